@@ -1,7 +1,7 @@
 """Proteus (ASPLOS 2024), baselines exactly as published and mended, side by side.
 
 4 end to end, 5 bursts, 6 batching by arrival process, 7 ablation, 8 SLOs, 9 by family, 10 solver cost; loads: 4 again
-with loads of 1, 5 and 15 s; bound: the distance to the clairvoyant bound on every trace.
+with loads of 0.2 to 60 s; bound: the distance to the clairvoyant bound on every trace.
 """
 
 from collections.abc import Mapping

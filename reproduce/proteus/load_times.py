@@ -32,7 +32,7 @@ def figure_loads(options: Options) -> Result:
             tables.append(table(f"{work.name}, loads of {seconds:g} s, {mode}", runs))
             rows += rows_of(runs, load_s=seconds, loads=mode)
         panels = [(f"{name}, %", _curves(by_load, measure)) for name, measure in MEASURES]
-        drawings.append((f"By load time, {mode}", lines(panels, "load, s")))
+        drawings.append((f"By load time, {mode}", lines(panels, "load, s", log=(True, False))))
     intro = f"Fig. 4's trace with other load times, beside serving and instead of it. Mended: {systems.CARRIED}."
     return Result("load times", intro, drawings, tables, [], rows)
 
