@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 
 from sluicegate.domain.errors import ExecutionError, LoadError
@@ -18,7 +19,7 @@ from sluicegate.executors.devices.gpu_library import DeviceError
 from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
-from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.settings.gpu_settings import CudaSettings
 from tests.models.executor_models import query, write_catalogue
@@ -35,7 +36,9 @@ def catalogue(folder: Path) -> Catalogue:
 
 
 def on_gpu() -> Runtime:
-    """On the first GPU of this machine; skips where there is none."""
+    """On the first GPU of this machine; skips where there is none, or where ONNX Runtime cannot use it."""
+    if PROVIDERS["cuda"] not in ort.get_available_providers():
+        pytest.skip("no NVIDIA GPU can be used: the ONNX Runtime installed is the one for processors")
     try:
         library = PynvmlLibrary()
     except DeviceError as error:
