@@ -6,22 +6,20 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
-import onnxruntime as ort
 import pytest
 
-from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.tensor import split_rows
 from sluicegate.domain.models.variant import Variant
-from sluicegate.executors.devices.gpu_library import DeviceError
-from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
-from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
+from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.sluice.settings.gpu_settings import CudaSettings
+from sluicegate.sluice.registration.registration_candidates import targets
 from tests.models.executor_models import query, write_catalogue
 
 
@@ -36,14 +34,12 @@ def catalogue(folder: Path) -> Catalogue:
 
 
 def on_gpu() -> Runtime:
-    """On the first GPU of this machine; skips where there is none, or where ONNX Runtime cannot use it."""
-    if PROVIDERS["cuda"] not in ort.get_available_providers():
-        pytest.skip("no NVIDIA GPU can be used: the ONNX Runtime installed is the one for processors")
+    """On the first GPU of this machine, with 1 GiB of it; skips where models cannot be profiled on any."""
     try:
-        library = PynvmlLibrary()
-    except DeviceError as error:
-        pytest.skip(f"no NVIDIA GPU: {error}")
-    return CudaSettings().runtime({"CUDA_VISIBLE_DEVICES": library.info(0).uuid}, 1 << 30)
+        runtime = dict(targets(()))["cuda"]
+    except ConfigurationError as error:
+        pytest.skip(f"no NVIDIA GPU that ONNX Runtime can use: {error}")
+    return replace(runtime, visible={"CUDA_VISIBLE_DEVICES": "0"}, memory_limit_bytes=1 << 30)
 
 
 @pytest.fixture(params=["emulated", "onnx", "cuda"])
