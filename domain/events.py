@@ -195,7 +195,7 @@ class PlanActivated:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReported:
-    """A heartbeat: rows queued for ``app`` and seconds until the running batch ends, on one slice.
+    """A heartbeat of one slice: rows that wait for a batch, and seconds until the one that runs ends.
 
     ``overdue``: seconds by which that should have ended; 0: it need not yet.
     """

@@ -42,6 +42,11 @@ class BatchingPolicy(Protocol):
         ...
 
     @property
+    def rows(self) -> int:
+        """Rows waiting."""
+        ...
+
+    @property
     def head_deadline(self) -> float:
         """Deadline of the most urgent query waiting; infinity when none."""
         ...
@@ -98,6 +103,11 @@ class StationPolicy(Protocol):
     @property
     def queued(self) -> int:
         """Queries waiting, of all apps."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows waiting, of all apps."""
         ...
 
     def queued_of(self, app: str) -> int:

@@ -88,6 +88,11 @@ class QueueingPolicy:
         return len(self.queue.items)
 
     @property
+    def rows(self) -> int:
+        """Rows waiting."""
+        return self.queue.rows
+
+    @property
     def head_deadline(self) -> float:
         """Deadline of the most urgent query waiting; infinity when none."""
         items = self.queue.items

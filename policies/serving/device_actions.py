@@ -164,7 +164,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class SliceReport:
-    """One slice in a heartbeat. ``queued``: queries that wait or run; ``busy_for``: seconds until the batch ends.
+    """One slice in a heartbeat. ``rows``: that wait for a batch; ``busy_for``: seconds until the one that runs ends.
 
     ``age``: seconds since that began; ``overdue``: by which it should have ended, or the executor is not whole.
     ``margins``: see ``StationPolicy``.
@@ -172,7 +172,7 @@ class SliceReport:
 
     slice: str
     kind: str
-    queued: int
+    rows: int
     busy_for: float
     loaded: tuple[str, ...]
     measured: tuple[LatencyMeasured, ...]

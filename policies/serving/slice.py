@@ -152,7 +152,7 @@ class SliceCore:
         return SliceReport(
             self.name,
             self.times.kind,
-            self.queued,
+            self.station.rows,
             busy,
             self.loaded,
             self.times.take_measured(),

@@ -116,6 +116,11 @@ class Station:
         """Queries waiting, of all apps."""
         return sum([lane.policy.queued for lane in self._lanes])
 
+    @property
+    def rows(self) -> int:
+        """Rows waiting, of all apps."""
+        return sum([lane.policy.rows for lane in self._lanes])
+
     def queued_of(self, app: str) -> int:
         """Queries of ``app`` waiting."""
         return sum(lane.policy.queued for lane in self._lanes if lane.app == app)

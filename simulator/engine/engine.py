@@ -392,7 +392,7 @@ class Engine:
                 self._ask(MarginsTold(device.device.name, part.slice, part.margins), now)
             apps = self._hosting.get((device.device.name, part.slice))
             if apps:
-                report = DeviceReported(device.device.name, part.slice, part.queued, part.busy_for, part.overdue)
+                report = DeviceReported(device.device.name, part.slice, part.rows, part.busy_for, part.overdue)
                 for app in apps:
                     self._tell(self._by_app[app], report, now)
 

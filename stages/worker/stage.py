@@ -429,7 +429,7 @@ class WorkerStage:
             observed=tuple(o for part in parts for o in part.observed),
             late=said.late,
             ended=said.ended,
-            slices=tuple(control.SliceState(p.slice, p.queued, p.busy_for, p.age, p.overdue, p.margins) for p in parts),
+            slices=tuple(control.SliceState(p.slice, p.rows, p.busy_for, p.age, p.overdue, p.margins) for p in parts),
             poison=said.poison,
         )
         self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)

@@ -35,7 +35,7 @@ VARIANT_WANTED = "variant_wanted"
 
 @dataclass(frozen=True, slots=True)
 class SliceState:
-    """One slice of a device: rows queued, and seconds until the running batch ends (0: idle).
+    """One slice of a device: rows that wait for a batch, and seconds until the one that runs ends (0: idle).
 
     ``age``: seconds since that began; ``overdue``: by which it should have ended. ``margins``: by variant, how long
     batches take at most, where anything was promised: a factor on what is known of them.

@@ -173,8 +173,9 @@ def cases() -> dict[str, dict[str, Any]]:
     promise = {"max_consecutive": 2, "weakly_hard": [{"m": 2, "k": 5}, {"m": 8, "k": 20}]}
     promised = {"apps.images.promise": promise, "apps.images.queries": []}
     equal = {"devices": [{"type": "a100", "count": 2}], "planner.variants_per_device": 4, "traces.qps": [60, 200]}
+    rushed = {"policies.routing": "weighted", "traces.qps": [80, 500]}  # where some form larger batches than others may
     found: dict[str, dict[str, Any]] = {
-        f"batching {name}": {"policies.batching": {"name": name}, "policies.routing": "weighted"} for name in BATCHING
+        f"batching {name}": {"policies.batching": {"name": name}, **rushed} for name in BATCHING
     }
     for name in BATCHING:
         found[f"batching {name}"] |= promised if keeps_promises(name) else {}

@@ -241,6 +241,7 @@ class World:
         goal: bool = False,
         content: str = "",
         flaw: str = "",
+        rows: int = 1,
     ) -> Query | None:
         """A query is read, if anything is. ``content``: what it holds, "" for what no other does."""
         if not self.reads:
@@ -255,6 +256,7 @@ class World:
             stream=app,
             sequence=self.offset,
             goal=Goal(accuracy=0.1) if goal else None,
+            rows=rows,
         )
         self.read.append(made)
         holds = self.contents[made.key] = content or made.id

@@ -57,7 +57,7 @@ class _Twice:
     """Answers a query and drops it too."""
 
     busy = False
-    queued = 0
+    queued = rows = 0
     margins = ()
 
     def handle(self, event: object, now: float) -> list[Run | Drop]:

@@ -76,7 +76,7 @@ class _PooledStation:
 
     busy = False
     away = 0
-    queued = 0
+    queued = rows = 0
     margins = ()
 
     def handle(self, event: object, now: float) -> list[Run]:

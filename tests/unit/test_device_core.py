@@ -392,7 +392,7 @@ def test_a_heartbeat_tells_what_waits_runs_and_was_measured_once() -> None:
     (beat,) = world.tell(BeatDue())
     assert isinstance(beat, Beat)
     big, small = beat.slices
-    assert (beat.queued, big.queued, small.queued) == (2, 1, 1)
+    assert (beat.queued, big.rows, small.rows) == (2, 0, 0)
     assert (beat.busy_s, [m.execution_s for m in big.measured], small.measured) == (0.07, [0.07], ())
     assert big.busy_for > 0.0 and small.busy_for > big.busy_for
     assert beat.ended == (EndsCounted("a", 1, 0),)

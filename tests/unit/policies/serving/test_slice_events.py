@@ -222,6 +222,22 @@ def test_a_slice_is_busy_until_the_first_of_its_executors_is_free_and_not_while_
     assert beat(world).slices[0].busy_for == 0.0
 
 
+def test_rows_that_wait_are_told_for_each_slice_and_not_those_of_the_batch_that_runs() -> None:
+    """Who adds what is told to the rest of that batch would count it twice."""
+    world = serving()
+    world.query("a", BIG.name, rows=2)
+    assert [part.rows for part in beat(world).slices] == [0, 0]
+    world.query("a", BIG.name, rows=3)
+    world.query("a", BIG.name)
+    world.query("b", SMALL.name)
+    told = beat(world)
+    assert [(part.slice, part.rows, part.busy_for > 0.0) for part in told.slices] == [
+        (BIG.name, 4, True),
+        (SMALL.name, 0, True),
+    ]
+    assert told.queued == 4, "queries here, of both slices, those that run too"
+
+
 def test_a_report_says_nothing_of_delays_that_it_is_not_told_of() -> None:
     told = SliceReport("4g.0", "gpu:4g", 3, 0.25, ("a-large",), (), ())
     assert (told.age, told.overdue, told.margins) == (0.0, 0.0, ())
