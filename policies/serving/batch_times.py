@@ -114,6 +114,11 @@ class BatchTimes:
         """A batch of that size has run: the next one needs no warming."""
         self._size(variant, rows).warm = True
 
+    def ran_beside_a_load(self, run: Run, seconds: float) -> None:
+        """It took so long while something was loaded, which it may have waited for: its profile is none the wiser."""
+        self.ran(run.variant, run.rows)
+        self._busy_s += seconds
+
     def note(self, run: Run, seconds: float, together: int = 0) -> None:
         """It took so long. ``together``: so many ran at a time at most, where several executors share the slice; their
         profiles say what it takes while all of them run."""

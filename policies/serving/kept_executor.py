@@ -11,6 +11,7 @@ Rules.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import assert_never
 
 from sluicegate.domain.errors import IllegalEventError
@@ -44,7 +45,7 @@ class KeptExecutor:
     all executors of the slice. ``batch``: what runs on it.
 
     ``whole``: it runs, and holds what it should. Until then ``waits`` what is to be run, and ``failure`` says how the
-    batch failed that it ended under.
+    batch failed that it ended under. ``loaded_at``: when a load of it ended last.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class KeptExecutor:
         "_started",
         "batch",
         "failure",
+        "loaded_at",
         "loads_last",
         "part",
         "poison",
@@ -73,6 +75,7 @@ class KeptExecutor:
         self.seat = seat
         self.batch: Batch | None = None
         self.loads_last = ""
+        self.loaded_at = -inf
         self.poison = poison
         self.whole = True
         self.waits: RunBatch | None = None
@@ -106,7 +109,12 @@ class KeptExecutor:
         self._load, self._before = load, self._deaths
         actions.append(load)
 
-    def loaded(self, variant: str, ok: bool, actions: list[DeviceAction]) -> bool:
+    @property
+    def loading(self) -> bool:
+        """Whether a load is under way."""
+        return self._load is not None
+
+    def loaded(self, variant: str, ok: bool, now: float, actions: list[DeviceAction]) -> bool:
         """A load has ended; whether that is the end of it. Raises IllegalEventError."""
         load, before = self._load, self._before
         if load is None or load.variant != variant:
@@ -117,7 +125,7 @@ class KeptExecutor:
             if self.whole:
                 actions.append(load)
             return False
-        self._load = None
+        self._load, self.loaded_at = None, now
         if ok:
             self._loads[variant] = load
         return True

@@ -80,8 +80,8 @@ from sluicegate.policies.serving.running_batch import Batch, Neighbours, Retry
 _WOKE = Woke()
 _OFFERED = Offered()
 _ANSWERED = OutcomeKind.ANSWERED
-_GONE = 0.001
-"""Seconds that a slice is overdue whose executor is being started again."""
+_ON_ITS_WAY = 0.001
+"""Seconds that a slice is overdue whose executor is being started again, or loads."""
 
 
 class SliceCore:
@@ -165,13 +165,16 @@ class SliceCore:
     def _overdue(self, executor: KeptExecutor, now: float) -> float:
         """By how much, at two heartbeats in a row: of one alone this process itself may be late.
 
-        An executor that is being started again is on its way: routers leave it, and plans keep it.
+        An executor that is being started again is on its way: routers leave it, and plans keep it. So is one that
+        loads: it may be one that runs nothing meanwhile.
         """
         batch, seat = executor.batch, executor.seat
         before = self._late.pop(seat, None)
         if batch is None or not executor.whole:
-            return 0.0 if executor.whole else _GONE
-        late = now - batch.started - self.times.patience(batch.run)
+            return 0.0 if executor.whole else _ON_ITS_WAY
+        late = now - max(batch.started, executor.loaded_at) - self.times.patience(batch.run)
+        if executor.loading:
+            late = min(late, _ON_ITS_WAY)
         if late > 0.0:
             self._late[seat] = batch
         return late if late > 0.0 and before is batch else 0.0
@@ -249,7 +252,9 @@ class SliceCore:
             batch.retry.answered(execution_s, now)
             self._run_next_alone(executor, batch, batch.retry, now, actions)
             return
-        if event.seconds > 0.0:
+        if executor.loading or batch.started < executor.loaded_at:
+            self.times.ran_beside_a_load(run, event.seconds)
+        elif event.seconds > 0.0:
             self.times.note(run, event.seconds, batch.together if len(self.executors) > 1 else 0)
         executor.batch = None
         finished = Finished(run.queries[0].app, run.variant, run.rows, execution_s)
@@ -426,7 +431,7 @@ class SliceCore:
     def loaded_variant(self, event: Loaded, now: float, actions: list[DeviceAction]) -> None:
         """A load has ended in one of the executors, and with the last of them altogether."""
         executor, variant, ends = self._at(event.seat, now), event.variant, self._load_ends
-        if not executor.loaded(variant, event.ok, actions):
+        if not executor.loaded(variant, event.ok, now, actions):
             return
         ends[event.seat] = event.ok
         if event.ok:

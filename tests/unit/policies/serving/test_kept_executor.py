@@ -185,7 +185,7 @@ def test_an_executor_is_the_first_of_its_slice_unless_said_otherwise() -> None:
     load = LoadVariant(BIG.name, "a-large", 4, 3.0)
     for seat, made in ((0, KeptExecutor(BIG.name, T, KnownPoison())), (2, KeptExecutor(BIG.name, T, KnownPoison(), 2))):
         made.load(load, [])
-        assert made.loaded("a-large", True, [])
+        assert made.loaded("a-large", True, T + 6.0, [])
         assert made.told(ExecutorEnded(BIG.name, seat), (), T + 0.25) == (RestartExecutor(BIG.name, 0.75, seat),)
         assert made.told(ExecutorStarted(BIG.name, seat), ("a-large",), T + 1.5) == (
             ReloadVariant(BIG.name, "a-large", 4, 3.0, seat),
@@ -198,7 +198,7 @@ def test_what_it_holds_is_loaded_again_one_after_the_other_in_order() -> None:
     made = KeptExecutor(SMALL.name, T, KnownPoison())
     for variant, rows in (("x", 4), ("y", 8)):
         made.load(LoadVariant(SMALL.name, variant, rows, None), [])
-        assert made.loaded(variant, True, [])
+        assert made.loaded(variant, True, T + 6.0, [])
     made.told(ExecutorEnded(SMALL.name), ("y", "x"), T + 9.0)
     assert made.told(ExecutorStarted(SMALL.name), ("y", "x"), T + 9.5) == (ReloadVariant(SMALL.name, "y", 8, None),)
     assert not made.whole
@@ -238,11 +238,11 @@ def test_a_load_that_fails_with_a_second_death_has_failed() -> None:
     actions: list[DeviceAction] = []
     made.load(load, actions)
     made.told(ExecutorEnded(BIG.name), (), T + 5.0)
-    assert not made.loaded("x", False, actions)
+    assert not made.loaded("x", False, T + 6.0, actions)
     assert actions == [load], "it waits until the executor is whole"
     assert made.told(ExecutorStarted(BIG.name), (), T + 5.5) == (load,)
     made.told(ExecutorEnded(BIG.name), (), T + 8.0)
-    assert made.loaded("x", False, actions), "that is its end"
+    assert made.loaded("x", False, T + 6.0, actions), "that is its end"
     assert made.told(ExecutorStarted(BIG.name), (), T + 8.5) == ()
     assert actions == [load]
 
@@ -254,5 +254,5 @@ def test_a_load_that_is_told_to_have_failed_only_once_the_executor_is_whole_is_t
     made.load(load, actions)
     made.told(ExecutorEnded(BIG.name), (), T + 5.0)
     assert made.told(ExecutorStarted(BIG.name), (), T + 5.5) == (), "it may be that it went well"
-    assert not made.loaded("x", False, actions)
+    assert not made.loaded("x", False, T + 6.0, actions)
     assert actions == [load, load]

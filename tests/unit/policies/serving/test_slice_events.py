@@ -17,6 +17,7 @@ from sluicegate.policies.serving.device_actions import (
     Beat,
     CatchUp,
     End,
+    LoadVariant,
     Read,
     RunBatch,
     Seek,
@@ -236,6 +237,45 @@ def test_rows_that_wait_are_told_for_each_slice_and_not_those_of_the_batch_that_
         (SMALL.name, 0, True),
     ]
     assert told.queued == 4, "queries here, of both slices, those that run too"
+
+
+def held_up() -> World:
+    """a-small is to take the place of a-large, with which a batch began before."""
+    world = serving(("a", "a-large", BIG))
+    world.query("a")
+    world.plan((("a", "a-small", BIG),))
+    assert [load.variant for load in world.commands[BIG.name] if isinstance(load, LoadVariant)] == ["a-small"]
+    return world
+
+
+def overdue(world: World, seconds: float) -> float:
+    world.now += seconds
+    return beat(world).slices[0].overdue
+
+
+def test_an_executor_that_runs_nothing_while_it_loads_is_left_by_routers_and_kept_by_plans() -> None:
+    world = held_up()
+    assert [overdue(world, 1.0) for _ in range(3)] == [0.0, 0.001, 0.001]
+    world.load(BIG.name, seconds=5.0)
+    assert overdue(world, 0.25) == 0.0, "what waited for the load may begin now"
+    assert overdue(world, 1.0) == 0.0, "by one heartbeat alone"
+    assert overdue(world, 1.0) > 1.5, "and hangs all the same"
+
+
+def test_what_a_batch_took_while_something_was_loaded_is_not_told_as_measured() -> None:
+    """It may have waited for it: plans would take the variant for slow, and pass it over for good."""
+    world = held_up()
+    world.end(BIG.name, 4.0)
+    said = beat(world)
+    assert (said.slices[0].measured, said.busy_s) == ((), 4.0)
+    world = held_up()
+    world.load(BIG.name, seconds=3.0)
+    world.end(BIG.name, 0.0625)
+    assert beat(world).slices[0].measured == (), "it began before"
+    world.query("a")
+    world.end(BIG.name, 0.03125)
+    (measured,) = beat(world).slices[0].measured
+    assert measured == LatencyMeasured("a-small", "gpu:4g", 1, 0.03125, 1)
 
 
 def test_a_report_says_nothing_of_delays_that_it_is_not_told_of() -> None:
