@@ -167,7 +167,7 @@ class Controller:
             case HostHeard():
                 self._outlook.strain.heard(event, now)
             case LatencyMeasured():
-                self._outlook.measured(event)
+                self._outlook.measured(event, now)
             case PlanAcknowledged():
                 device_type = self._fleet.type_of(event.device)
                 if device_type is not None:
@@ -308,7 +308,7 @@ class Controller:
         return [d for d in self._fleet.usable() if d.name not in changing]
 
     def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
-        factor = self._outlook.measured(event)
+        factor = self._outlook.measured(event, now)
         if factor is None:
             return
         name = f"{event.variant}@{event.device_type}"

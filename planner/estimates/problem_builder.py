@@ -7,6 +7,9 @@ Rules:
   factor on its profile. An app with strain is planned for so many times its demand
   (``sluicegate.planner.estimates.host_strain``).
 - What failed to load is left out for ``load_failure_hold``, unless its app has nothing else.
+- What was measured leaves no app without a variant for good: who is not planned with is not timed any more. Where all
+  that fit by their profiles are measured too slow, those that still answer within the SLO count as just fitting, and
+  the others as profiled once they were not timed for ``load_failure_hold``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ from dataclasses import replace
 from math import inf
 
 from sluicegate.domain.events import DemandCounted, LatencyMeasured
-from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator, Estimate
@@ -39,6 +42,7 @@ class Outlook:
         self._factors = LatencyFactors(catalogue, settings.quantile, settings.latency)
         self.strain = HostStrain(settings.strain)
         self._failed: dict[tuple[str, str], float] = {}
+        self._timed: dict[tuple[str, str], float] = {}
         self._hosts: dict[str, tuple[frozenset[tuple[str, str, tuple[str, ...]]], float]] = {}
 
     @property
@@ -56,6 +60,7 @@ class Outlook:
         self._catalogue = catalogue
         self._factors.registered(catalogue)
         self._failed = {key: until for key, until in self._failed.items() if key in catalogue.profiles}
+        self._timed = {key: at for key, at in self._timed.items() if key in catalogue.profiles}
         return changed
 
     def counted(self, event: DemandCounted, now: float) -> None:
@@ -65,8 +70,9 @@ class Outlook:
             for slo, count in event.classes:
                 self._classes.handle(replace(event, app=_class_name(event.app, slo), count=count, classes=()), now)
 
-    def measured(self, event: LatencyMeasured) -> float | None:
+    def measured(self, event: LatencyMeasured, now: float) -> float | None:
         """A batch was timed; the new factor on its profile where it must be acted on."""
+        self._timed[event.variant, event.device_type] = now
         return self._factors.handle(event, self.strain.delay)
 
     def failed(self, variant: str, device_type: str, now: float) -> bool:
@@ -95,6 +101,7 @@ class Outlook:
     def problem(self, devices: Sequence[Device], previous: tuple[Placement, ...], now: float) -> Problem:
         """What would be asked of the planner now."""
         s = self._settings
+        together = s.variants_per_device or self._enough(devices)
         return Problem(
             demands=tuple(self._demands(now)),
             devices=tuple(devices),
@@ -102,12 +109,34 @@ class Outlook:
             previous=previous,
             capacity=s.capacity,
             quantile=s.quantile,
-            latency_factor=self._factors.factors,
-            variants_per_device=s.variants_per_device or self._enough(devices),
+            latency_factor=self._believed(devices, 1.0 / (together + 1), now),
+            variants_per_device=together,
             **limits_of(s),
             stood=self._stood(previous, now),
             tables=s.tables,
         )
+
+    def _believed(self, devices: Sequence[Device], share: float, now: float) -> Mapping[tuple[str, str], float]:
+        """Factors on profiles. ``share``: of the SLO, that a batch may take."""
+        found = dict(self._factors.factors)
+        served = self._catalogue
+        kinds = {profile_type(device.type, part.profile) for device in devices for part in device.slices}
+        slow = {served.variants[variant].app for (variant, _), factor in found.items() if factor > 1.0}
+        for app in sorted(slow):
+            slo = min(served.apps[app].slo_classes, default=served.apps[app].slo)
+            rows = {
+                key: profile.curve(self._settings.quantile, 1)(1)
+                for key, profile in served.profiles.items()
+                if served.variants[key[0]].app == app and key[1] in kinds
+            }
+            if any(row * found.get(key, 1.0) <= share * slo for key, row in rows.items()):
+                continue
+            for key, row in rows.items():
+                if row <= share * slo and row * found[key] <= slo:
+                    found[key] = share * slo / row * (1.0 - 1e-9)
+                elif row <= share * slo and now - self._timed.get(key, -inf) >= self._settings.load_failure_hold:
+                    del found[key]
+        return found
 
     def _stood(self, previous: tuple[Placement, ...], now: float) -> dict[str, float]:
         """Seconds since each app was seen with other hosts than ``previous`` has."""

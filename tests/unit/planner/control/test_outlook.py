@@ -147,6 +147,47 @@ def test_where_settings_say_nothing_of_what_a_plan_may_cost_it_may_cost_what_a_p
     }
 
 
+B_SLOWER = {("b-o", "cpu"): 16.0, ("b-o", "gpu"): 1.5}
+FLEET = (Device(name="g", type="gpu"), Device(name="c", type="cpu"))
+
+
+def slowed(*kinds: str, at: float = NOW, hold: float = 40.0) -> Outlook:
+    """b-o takes 0.32 s on processors and 0.21 on GPUs, of an SLO of 0.3; a-s takes 0.06 of 0.2."""
+    found = outlook(load_failure_hold=hold)
+    found.measured(LatencyMeasured("a-s", "cpu", 1, 0.06, 50), at)
+    for kind in kinds:
+        profiled = CATALOGUE.profiles["b-o", kind].curve("median")(1)
+        found.measured(LatencyMeasured("b-o", kind, 1, profiled * B_SLOWER["b-o", kind], 50), at)
+    return found
+
+
+def test_what_is_measured_too_slow_is_passed_over_while_its_app_has_anything_else() -> None:
+    known = slowed("gpu").problem(FLEET, (), NOW).latency_factor
+    assert known == {("a-s", "cpu"): pytest.approx(6.0), ("b-o", "gpu"): pytest.approx(1.5)}
+
+
+def test_an_app_that_is_measured_too_slow_everywhere_is_planned_with_where_it_answers_within_its_slo() -> None:
+    """Half the SLO over 0.14 s: whom nobody plans with nobody times, and it would be left out for good."""
+    found = slowed("gpu", "cpu")
+    known = found.problem(FLEET, (), NOW + 39.0).latency_factor
+    assert known["b-o", "cpu"] == pytest.approx(16.0)
+    assert known["b-o", "gpu"] == pytest.approx(0.15 / 0.14)
+    assert known["b-o", "gpu"] * 0.14 <= 0.15
+    shared = outlook(load_failure_hold=40.0, variants_per_device=2)
+    shared.measured(LatencyMeasured("b-o", "cpu", 1, 0.12, 50), NOW)
+    assert shared.problem(FLEET, (), NOW).latency_factor["b-o", "cpu"] * 0.02 == pytest.approx(0.1)
+
+
+def test_what_no_more_answers_within_its_slo_is_tried_again_after_a_while_where_its_app_has_nothing_else() -> None:
+    found = slowed("gpu", "cpu")
+    without_gpu = FLEET[1:]
+    assert found.problem(without_gpu, (), NOW + 39.9).latency_factor["b-o", "cpu"] == pytest.approx(16.0)
+    assert ("b-o", "cpu") not in found.problem(without_gpu, (), NOW + 40.0).latency_factor
+    found.measured(LatencyMeasured("b-o", "cpu", 1, 0.32, 1), NOW + 50.0)
+    assert found.problem(without_gpu, (), NOW + 89.9).latency_factor["b-o", "cpu"] == pytest.approx(16.0)
+    assert ("b-o", "cpu") in found.problem((), (), NOW + 99.0).latency_factor, "there is nothing to try it on"
+
+
 SETTINGS = LatencySettings(threshold=0.25, batches=3.0, fade=0.5, lowest=0.5, highest=4.0)
 SLOW = Catalogue.of(
     [App(name="s", slo=2.0)], [Variant(name="v", app="s", accuracy=0.9)], [profile("v", "cpu", 0.25, 0.5)]
