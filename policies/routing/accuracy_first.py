@@ -167,7 +167,7 @@ class SlackBlend(AccuracyFirst):
     name = "slack-blend"
     __slots__ = ("_recent", "share", "steepness")
 
-    def __init__(self, app: str, *, steepness: float = 3.0, share: float = 0.7) -> None:
+    def __init__(self, app: str, *, steepness: float = 1.5, share: float = 0.7) -> None:
         super().__init__(app)
         if not (steepness > 0.0 and 0.0 <= share < 1.0):
             raise ConfigurationError(f"slack-blend: steepness {steepness}, share {share}; give > 0 and 0 <= share < 1")

@@ -11,7 +11,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.estimates.problem_builder import Outlook
-from sluicegate.planner.problems.plan_limits import PlanLimitFields, PlanLimits, limits_of
+from sluicegate.planner.problems.plan_limits import Loads, PlanLimitFields, PlanLimits, limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -108,6 +108,32 @@ def test_a_load_that_holds_its_device_up_costs_more_than_one_beside_serving(name
     assert "exact" in answering(name, beside)
     assert answering(name, replace(beside, loads="exclusive")) == {"fast"}
     assert "exact" in answering(name, replace(beside, loads="exclusive", stood={"a": 54.0}))
+
+
+@BOTH
+@pytest.mark.parametrize(("mode", "missed"), [("free", 0.0), ("beside", 4.0 / 3.0), ("exclusive", 5.0 + 3.0 * 4.0)])
+def test_what_its_loads_are_taken_to_cost_is_told_with_a_plan(name: str, mode: Loads, missed: float) -> None:
+    """Three of four devices, of which 31.5 queries/s need 0.63 at least, load for 5 s after 400 s of calm."""
+    problem = replace(ask(30.0, 5.0, "fast"), loads=mode, stood={"a": 400.0})
+    first, *others = problem.previous
+    answer = planner(name).allocate(replace(problem, previous=(replace(first, variants=("exact",)), *others)))
+    assert answer.loads == 3
+    assert answer.paid == pytest.approx(3 * missed / 4 / 400.0 * 0.63 / 4)
+
+
+@pytest.mark.parametrize(
+    ("qps", "spread", "headrooms"),
+    [(33.0, 0.2, (1.3, 1.05, 1.05)), (36.0, 0.2, (1.2, 1.2, 1.05)), (38.0, 0.3, (1.15, 1.15, 1.15))],
+)
+def test_headroom_is_not_bought_by_loads_that_cost_more_than_it_saves(
+    qps: float, spread: float, headrooms: tuple[float, ...]
+) -> None:
+    asked = ask(qps, 20.0, "exact")
+    asked = replace(asked, demands=(replace(asked.demands[0], spread=spread),), stood={"a": 60.0})
+    modes: tuple[Loads, ...] = ("free", "beside", "exclusive")
+    answers = [planner("allocation").allocate(replace(asked, loads=mode)) for mode in modes]
+    assert [answer.headroom["a"] for answer in answers] == pytest.approx(headrooms)
+    assert [answer.loads for answer in answers] == [int(headroom > 1.05) for headroom in headrooms]
 
 
 def test_loads_cost_everywhere_unless_they_are_said_to_be_free() -> None:

@@ -70,7 +70,7 @@ TABLE: dict[str, dict[str, dict[str, Row]]] = {
         "weighted": {"turns_s": (None, (0.0, 0.5), (-LEAST, nan, inf))},
         "accuracy-first": {},
         "slack-blend": {
-            "steepness": (3.0, (LEAST, 50.0), (0.0, -1.0, nan)),
+            "steepness": (1.5, (LEAST, 50.0), (0.0, -1.0, nan)),
             "share": (0.7, (0.0, 0.9999999), (-LEAST, 1.0, nan)),
         },
         "packing": {"margin": (0.4, (0.0, 0.9999999), (-LEAST, 1.0, nan))},
