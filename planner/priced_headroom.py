@@ -8,8 +8,10 @@ Rules:
   ``spread`` s. Of a capacity C = (1 + k spread) s it overflows by ``spread`` (phi(k) - k (1 - Phi(k))) of s on average
   (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
 - Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
-  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow - what its loads and its
-  money cost is planned in full, where polish could make more of it; of rungs that are worth the same the lowest.
+  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full, where
+  polish could make more of it; of rungs that are worth the same the lowest. Where loads hold devices up, a rung is
+  worth less by what its loads cost: they take the capacity that it asks for. Beside serving they do not, and what they
+  cost there is that demand returns, which headroom is for.
   ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
   those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
@@ -74,7 +76,9 @@ class PricedHeadroom:
             if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
-            worth = _accuracy(asked, answer) - problem.price * lost - answer.paid
+            worth = _accuracy(asked, answer) - problem.price * lost
+            if problem.loads == "exclusive":
+                worth -= answer.load_cost
             if worth > best_worth + WORTH_THE_SAME:
                 best, best_worth, found = z, worth, answer
             if best_worth > 1.0 - 0.5 * WORTH_THE_SAME:

@@ -19,7 +19,7 @@ import numpy as np
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.program import Host, PoolKey, Program, Unit
-from sluicegate.planner.allocation.rounding import SAME, Whole, prices
+from sluicegate.planner.allocation.rounding import SAME, Whole, load_cost
 from sluicegate.planner.problems.problem import Allocation
 
 
@@ -148,7 +148,7 @@ def allocation(
         served_by_class=by_class,
         headroom=_headroom(program, whole),
         rough=rough,
-        paid=prices(program, whole.units),
+        load_cost=load_cost(program, whole.units),
     )
 
 

@@ -69,9 +69,14 @@ def evaluate(program: Program, units: Ints) -> Whole:
     return Whole(units, shares, served, accuracy, value, service_of(program, served))
 
 
+def load_cost(program: Program, units: Ints) -> float:
+    """What loads cost, in accuracy."""
+    return float(np.maximum(0, units - program.loaded) @ program.load_price) if len(units) else 0.0
+
+
 def prices(program: Program, units: Ints) -> float:
     """What loads and money cost, in accuracy."""
-    cost = float(np.maximum(0, units - program.loaded) @ program.load_price) if len(units) else 0.0
+    cost = load_cost(program, units)
     if program.money_weight > 0 and len(units):
         cost += program.money_weight * float(units @ program.rent)
     return cost

@@ -101,8 +101,8 @@ class Allocation:
     ``geometries``: slices of GPUs that are to be cut otherwise, where nothing is placed meanwhile; None where that was
     not thought about.
     ``steps``: what was solved, in order, and what came out. Same problem, same allocation, unless ``nondeterministic``.
-    ``rough``: whether a better one may be found by searching, and was not looked for. ``paid``: what its loads and its
-    money are taken to cost, in accuracy over all demand.
+    ``rough``: whether a better one may be found by searching, and was not looked for. ``load_cost``: what its loads are
+    taken to cost, in accuracy over all demand.
     """
 
     placements: tuple[Placement, ...]
@@ -116,7 +116,7 @@ class Allocation:
     headroom: Mapping[str, float] = field(default_factory=dict)
     geometries: Mapping[str, tuple[Slice, ...]] | None = None
     rough: bool = False
-    paid: float = 0.0
+    load_cost: float = 0.0
 
     @property
     def gap(self) -> float:

@@ -118,14 +118,14 @@ def test_what_its_loads_are_taken_to_cost_is_told_with_a_plan(name: str, mode: L
     first, *others = problem.previous
     answer = planner(name).allocate(replace(problem, previous=(replace(first, variants=("exact",)), *others)))
     assert answer.loads == 3
-    assert answer.paid == pytest.approx(3 * missed / 4 / 400.0 * 0.63 / 4)
+    assert answer.load_cost == pytest.approx(3 * missed / 4 / 400.0 * 0.63 / 4)
 
 
 @pytest.mark.parametrize(
     ("qps", "spread", "headrooms"),
-    [(33.0, 0.2, (1.3, 1.05, 1.05)), (36.0, 0.2, (1.2, 1.2, 1.05)), (38.0, 0.3, (1.15, 1.15, 1.15))],
+    [(33.0, 0.2, (1.3, 1.3, 1.05)), (36.0, 0.2, (1.2, 1.2, 1.05)), (38.0, 0.3, (1.15, 1.15, 1.15))],
 )
-def test_headroom_is_not_bought_by_loads_that_cost_more_than_it_saves(
+def test_headroom_is_not_bought_by_loads_that_hold_devices_up_for_more_than_it_saves(
     qps: float, spread: float, headrooms: tuple[float, ...]
 ) -> None:
     asked = ask(qps, 20.0, "exact")
