@@ -34,7 +34,7 @@ class Missed:
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, delay_ms: float, *, seconds: int = SECONDS
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, delay_ms: float, *, seconds: int = SECONDS, seed: int = 1
 ) -> tuple[Missed, list[Announce], int]:
     """Misses, what was said of hosts, and plans while the host was starved."""
     trace = tmp_path / "flat.csv"  # type: ignore[operator]
@@ -63,8 +63,8 @@ def run(
     scenario = scenario_of(document)
     system = build(scenario, lambda: 0.0)
     seen = Missed()
-    Engine(system, np.random.default_rng(1), [seen]).run(
-        source_of(scenario, system.catalogue, np.random.default_rng(1))
+    Engine(system, np.random.default_rng(seed), [seen]).run(
+        source_of(scenario, system.catalogue, np.random.default_rng(seed))
     )
     monkeypatch.setattr(PlannerCore, "handle", handle)
     return seen, said, sum(FROM <= at < UNTIL for at in plans)
@@ -72,21 +72,28 @@ def run(
 
 @pytest.mark.thorough
 def test_a_starved_host_is_said_and_planned_for(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    seen, said, plans = run(monkeypatch, tmp_path, 40.0)
-    assert [a.state for a in said] == ["starved", "keeps_up"]
-    assert "ms late (cpu0" in said[0].detail
-    assert plans <= 20
-    with monkeypatch.context() as deaf:
-
-        def ignored(_: HostStrain, __: HostHeard, ___: float) -> None:
-            return None
-
-        deaf.setattr(HostStrain, "heard", ignored)
-        without, silent, more = run(deaf, tmp_path, 40.0)
-    assert silent == []
-    assert plans < more
+    """In the mean of five seeds: one run misses by chance as much as it may save."""
     late = FROM + 15, UNTIL  # once it was heard, and planned for
-    assert seen.share(*late) < 0.5 * without.share(*late)
+    heard: list[float] = []
+    unheard: list[float] = []
+    for seed in (1, 2, 3, 4, 5):
+        seen, said, plans = run(monkeypatch, tmp_path, 40.0, seed=seed)
+        assert [a.state for a in said] == ["starved", "keeps_up"]
+        assert "ms late (cpu0" in said[0].detail
+        assert plans <= 20
+        with monkeypatch.context() as deaf:
+            deaf.setattr(HostStrain, "heard", _ignored)
+            without, silent, more = run(deaf, tmp_path, 40.0, seed=seed)
+        assert silent == []
+        assert plans < more
+        assert seen.share(FROM, UNTIL) < 0.75 * without.share(FROM, UNTIL)
+        heard.append(seen.share(*late))
+        unheard.append(without.share(*late))
+    assert sum(heard) < 0.5 * sum(unheard)
+
+
+def _ignored(_: HostStrain, __: HostHeard, ___: float) -> None:
+    return None
 
 
 def test_a_host_that_keeps_up_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
