@@ -175,7 +175,18 @@ def test_an_app_that_is_measured_too_slow_everywhere_is_planned_with_where_it_an
     assert known["b-o", "gpu"] * 0.14 <= 0.15
     shared = outlook(load_failure_hold=40.0, variants_per_device=2)
     shared.measured(LatencyMeasured("b-o", "cpu", 1, 0.12, 50), NOW)
-    assert shared.problem(FLEET, (), NOW).latency_factor["b-o", "cpu"] * 0.02 == pytest.approx(0.1)
+    shared.measured(LatencyMeasured("b-o", "gpu", 1, 0.21, 50), NOW)
+    known = shared.problem(FLEET, (), NOW + 99.0).latency_factor
+    assert known["b-o", "cpu"] * 0.02 == pytest.approx(0.1)
+    assert known["b-o", "gpu"] == pytest.approx(1.5), "never fitted a third of the SLO, by its profile"
+
+
+def test_an_app_of_several_slos_is_to_fit_the_tightest() -> None:
+    found = outlook()
+    for variant, seconds in (("a-s", 0.15), ("a-l", 0.125)):
+        found.measured(LatencyMeasured(variant, "cpu", 1, seconds, 50), NOW)
+    known = found.problem(FLEET, (), NOW).latency_factor
+    assert known == {("a-s", "cpu"): pytest.approx(0.1 / 0.01), ("a-l", "cpu"): pytest.approx(0.1 / 0.05)}
 
 
 def test_what_no_more_answers_within_its_slo_is_tried_again_after_a_while_where_its_app_has_nothing_else() -> None:
