@@ -72,7 +72,9 @@ class Outlook:
 
     def measured(self, event: LatencyMeasured, now: float) -> float | None:
         """A batch was timed; the new factor on its profile where it must be acted on."""
-        self._timed[event.variant, event.device_type] = now
+        key = (event.variant, event.device_type)
+        if key in self._catalogue.profiles:
+            self._timed[key] = now
         return self._factors.handle(event, self.strain.delay)
 
     def failed(self, variant: str, device_type: str, now: float) -> bool:

@@ -151,13 +151,13 @@ B_SLOWER = {("b-o", "cpu"): 16.0, ("b-o", "gpu"): 1.5}
 FLEET = (Device(name="g", type="gpu"), Device(name="c", type="cpu"))
 
 
-def slowed(*kinds: str, at: float = NOW, hold: float = 40.0) -> Outlook:
+def slowed(*kinds: str) -> Outlook:
     """b-o takes 0.32 s on processors and 0.21 on GPUs, of an SLO of 0.3; a-s takes 0.06 of 0.2."""
-    found = outlook(load_failure_hold=hold)
-    found.measured(LatencyMeasured("a-s", "cpu", 1, 0.06, 50), at)
+    found = outlook(load_failure_hold=40.0)
+    found.measured(LatencyMeasured("a-s", "cpu", 1, 0.06, 50), NOW)
     for kind in kinds:
         profiled = CATALOGUE.profiles["b-o", kind].curve("median")(1)
-        found.measured(LatencyMeasured("b-o", kind, 1, profiled * B_SLOWER["b-o", kind], 50), at)
+        found.measured(LatencyMeasured("b-o", kind, 1, profiled * B_SLOWER["b-o", kind], 50), NOW)
     return found
 
 
@@ -179,6 +179,18 @@ def test_an_app_that_is_measured_too_slow_everywhere_is_planned_with_where_it_an
     known = shared.problem(FLEET, (), NOW + 99.0).latency_factor
     assert known["b-o", "cpu"] * 0.02 == pytest.approx(0.1)
     assert known["b-o", "gpu"] == pytest.approx(1.5), "never fitted a third of the SLO, by its profile"
+
+
+def test_variants_that_are_made_up_leave_nothing_behind() -> None:
+    known, flooded = slowed("cpu"), slowed("cpu")
+    for number in range(100):
+        flooded.measured(LatencyMeasured(f"made-up-{number}", "cpu", 1, 0.1, 50), NOW)
+    assert held(flooded) == held(known)
+
+
+def held(found: Outlook) -> list[int]:
+    """How much it keeps of each kind."""
+    return [len(kept) for kept in vars(found).values() if isinstance(kept, dict)]
 
 
 def test_an_app_of_several_slos_is_to_fit_the_tightest() -> None:
