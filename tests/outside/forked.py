@@ -1,13 +1,15 @@
-"""Processes of ``sluice`` that begin as forks of one that has imported everything: most of a short one's life is that.
+"""Processes of ours that begin as forks of one that has imported everything: most of a short one's life is that.
 
-``subprocess.Popen`` of ``begun_by_fork`` asks a host, one of each process of the suite, for what would be started as
-``python -m sluicegate.sluice.main …``; what is started in any other way begins anew. A fork is a child of the asking
-process as any other, with its own session, files, folder, variables and limits; what it runs is the main module, anew.
+``subprocess.Popen`` of ``begun_by_fork`` asks a host for what would be ``python -m sluicegate.sluice.main …`` or one of
+the processes beside a stage (models, their variants, plans); what is started in any other way begins anew. Each process
+of the suite has a host for each of these and each set of variables. A fork is a child of the asking process as any
+other, with its own session, files, folder, variables and limits; what it runs is the main module, anew.
 ``--begin-anew`` (``make test-all``) has each import everything itself.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import inspect
@@ -24,17 +26,36 @@ from pathlib import Path
 from typing import Any
 
 _MAIN = "sluicegate.sluice.main"
-_ALSO = ("sluicegate.sluice.system.process_stages", "sluicegate.sluice.system.process")
+_SOLVER = "sluicegate.stages.planner.solver_process"
+_CHILD = "sluicegate.executors.onnx.child"
+_VARIANTS = "sluicegate.executors.onnx.variant_child"
+_ALSO = {
+    _MAIN: ("sluicegate.sluice.system.process_stages", "sluicegate.sluice.system.process"),
+    _SOLVER: (),
+    _CHILD: ("sluicegate.executors.onnx.sessions",),
+    _VARIANTS: (
+        "sluicegate.executors.onnx.sessions",
+        "sluicegate.profiles.registration.batch_axis",
+        "sluicegate.profiles.registration.model_checks",
+        "sluicegate.profiles.registration.recipes",
+    ),
+}
+"""What runs, and what else it imports in the end."""
 _ROOT = Path(__file__).resolve().parents[2]
 _OWN = ("SLUICE_", "PYTEST_", "OTEL_")
 _HARMLESS = {"HOME", "PATH", "PWD", "PYTHONPATH", "TESTS_SKIPPED"}
 _SUBREAPER = 36
 _STREAMS = 3
+_MOST = 16
+"""Files that a process is given, at most."""
 _PREFIX = 8
+_ONE_AT_A_TIME = threading.Lock()
+"""Who adopts forks is said of the whole process."""
+_ANEW = subprocess.Popen
 
 
-def _command(arguments: object) -> tuple[list[str], tuple[int, int] | None] | None:
-    """What ``sluice`` is told, and how many files it may open; None: it is not ``sluice`` that is started."""
+def _command(arguments: object) -> tuple[str, list[str], tuple[int, int] | None] | None:
+    """Which module runs, what it is told and how many files it may open; None: it is none of ours."""
     if not isinstance(arguments, list | tuple):
         return None
     words = [os.fsdecode(word) for word in arguments]
@@ -43,65 +64,98 @@ def _command(arguments: object) -> tuple[list[str], tuple[int, int] | None] | No
         soft, _, hard = words[1].removeprefix("--nofile=").partition(":")
         limit, words = (int(soft), int(hard)), words[2:]
     if words[:1] == [str(Path(sys.executable).with_name("sluice"))]:
-        return words[1:], limit
+        return _MAIN, words[1:], limit
     if words[:1] == [sys.executable]:
         words = words[2:] if words[1:2] == ["-P"] else words[1:]
-        if words[:2] == ["-m", _MAIN]:
-            return words[2:], limit
+        if words[:1] == ["-m"] and words[1] in _ALSO:
+            return words[1], words[2:], limit
     return None
 
 
-def _is_alike(environment: Mapping[str, str]) -> bool:
-    """Whether what was imported would be so in ``environment`` too."""
-    return all(
-        os.environ.get(name) == environment.get(name)
-        for name in {*environment, *os.environ} - _HARMLESS
-        if not name.startswith(_OWN)
-    )
+def _imported_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of ``environment`` what may change what is imported."""
+    return {n: said for n, said in environment.items() if n not in _HARMLESS and not n.startswith(_OWN)}
 
 
 class _Forked(subprocess.Popen[Any]):
     """As any, but where the host can begin it."""
 
-    host: "_Host"
+    hosts: "_Hosts"
 
     def _execute_child(self, *given: Any) -> None:
         whole = super()._execute_child  # type: ignore[misc]  # private, and the only place where it can be said
         asked = inspect.signature(whole).bind(*given).arguments
         command = _command(asked["args"])
         environment = dict(os.environ if asked["env"] is None else asked["env"])
-        plain = not (asked["shell"] or asked["preexec_fn"] or asked["pass_fds"] or asked["executable"])
-        if command is None or not plain or not _is_alike(environment):
+        plain = not (asked["shell"] or asked["preexec_fn"] or asked["executable"])
+        host = None if command is None or not plain else self.hosts.of(command[0], environment)
+        if command is None or host is None:
             whole(*given)
             return
         ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        words, limit = command
-        self.pid = self.host.begin(
+        module, words, limit = command
+        kept = sorted(asked["pass_fds"])
+        self.pid = host.begin(
             {
+                "module": module,
+                "kept": kept,
                 "words": words,
                 "limit": limit,
                 "folder": os.fsdecode(asked["cwd"] or Path.cwd()),
                 "environment": environment,
                 "session": asked["start_new_session"],
             },
-            [number if end == -1 else end for number, end in enumerate(ends)],
+            [*(number if end == -1 else end for number, end in enumerate(ends)), *kept],
         )
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(asked[name] for name in pipes))  # type: ignore[attr-defined]
 
 
+@contextlib.contextmanager
+def begun_anew() -> Iterator[None]:
+    """Within it nothing is forked: for what counts on how long a process takes to begin, or on what it maps."""
+    before, subprocess.Popen = subprocess.Popen, _ANEW  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        subprocess.Popen = before  # type: ignore[misc]
+
+
+class _Hosts:
+    """The processes that fork, by what they imported in which variables."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[tuple[str, frozenset[tuple[str, str]]], _Host] = {}
+
+    def of(self, module: str, environment: Mapping[str, str]) -> "_Host | None":
+        """The one that has imported ``module`` so, there from now on; None: ``sluice`` in variables of its own."""
+        wanted = _imported_in(environment)
+        if module == _MAIN and wanted != _imported_in(os.environ):
+            return None
+        key = module, frozenset(wanted.items())
+        if key not in self._hosts:
+            self._hosts[key] = _Host(module, {**wanted, "PATH": os.environ.get("PATH", os.defpath)})
+        return self._hosts[key]
+
+    def close(self) -> None:
+        """End them."""
+        for host in self._hosts.values():
+            host.close()
+
+
 class _Host:
     """The process that forks, seen by who asks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self._module = module
+        self._environment = environment
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._one_at_a_time = threading.Lock()
 
     def begin(self, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
         """The id of a child of this process that does so."""
-        with self._one_at_a_time:
+        with _ONE_AT_A_TIME:
             return self._begin(json.dumps(asked).encode(), streams)
 
     def _begin(self, said: bytes, streams: Sequence[int]) -> int:
@@ -125,10 +179,13 @@ class _Host:
     def _start(self) -> socket.socket:
         self._socket, there = socket.socketpair()
         number = there.fileno()
-        command = [sys.executable, "-P", __file__, str(number)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
         self._process = subprocess.Popen(
-            command, cwd=_ROOT, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [sys.executable, "-P", __file__, self._module, str(number)],
+            cwd=_ROOT,
+            env=self._environment,
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         )
         there.close()
         return self._socket
@@ -137,13 +194,13 @@ class _Host:
 @contextlib.contextmanager
 def begun_by_fork() -> Iterator[None]:
     """Within it ``subprocess.Popen`` forks what it can."""
-    host, before = _Host(), subprocess.Popen
-    subprocess.Popen = type("Popen", (_Forked,), {"host": host})  # type: ignore[misc]
+    hosts, before = _Hosts(), subprocess.Popen
+    subprocess.Popen = type("Popen", (_Forked,), {"hosts": hosts})  # type: ignore[misc]
     try:
         yield
     finally:
         subprocess.Popen = before  # type: ignore[misc]
-        host.close()
+        hosts.close()
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
@@ -159,52 +216,65 @@ def _exactly(source: socket.socket, count: int) -> bytes:
 def _serve(asking: socket.socket) -> None:
     """Fork for each that is asked for; returns in the fork, and where nobody asks any more ends."""
     while True:
-        length, streams, _, _ = socket.recv_fds(asking, _PREFIX, _STREAMS)
+        length, streams, _, _ = socket.recv_fds(asking, _PREFIX, _MOST)
         if not length:
             sys.exit(0)
         length += _exactly(asking, _PREFIX - len(length))
         asked = json.loads(_exactly(asking, int.from_bytes(length, "big")))
         told, tells = os.pipe()
+        waits, lets_go = os.pipe()
         between = os.fork()
         if not between:
+            os.close(lets_go)
             pid = os.fork()
             if not pid:
+                os.read(waits, 1)
                 _become(asked, streams)
                 return
             os.write(tells, pid.to_bytes(_PREFIX, "big"))
             os._exit(0)
-        os.waitpid(between, 0)  # from now on it is the child of who asks
+        os.waitpid(between, 0)  # from now on it is the child of who asks, and may look who that is
+        os.close(lets_go)
         asking.sendall(os.read(told, _PREFIX))
-        for number in (told, tells, *streams):
+        for number in (told, tells, waits, *streams):
             os.close(number)
 
 
-def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+def _become(asked: Mapping[str, Any], given: Sequence[int]) -> None:
     if asked["session"]:
         os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(_STREAMS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    wanted = [*range(_STREAMS), *asked["kept"]]
+    above = max(*wanted, *given) + 1
+    aside = [fcntl.fcntl(number, fcntl.F_DUPFD, above) for number in given]
+    for number, at in zip(aside, wanted, strict=True):
+        os.dup2(number, at)
+    following = [*wanted[_STREAMS:], resource.getrlimit(resource.RLIMIT_NOFILE)[0]]
+    for before, after in zip([_STREAMS - 1, *wanted[_STREAMS:]], following, strict=True):
+        os.closerange(before + 1, after)
     if asked["limit"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, asked["limit"])
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.argv = [_MAIN, *asked["words"]]
+    sys.argv = [asked["module"], *asked["words"]]
 
 
 def main() -> None:
     """Import everything, then be what is asked for."""
-    asking = socket.socket(fileno=int(sys.argv[1]))
-    commands = importlib.import_module(_MAIN).COMMANDS.values()
-    for name in (*(f"sluicegate.sluice.commands.{command}" for command in commands), *_ALSO):
+    module, number = sys.argv[1:]
+    asking = socket.socket(fileno=int(number))
+    names = [*_ALSO[module]]
+    main_module = importlib.import_module(module)
+    if module == _MAIN:
+        names += [f"sluicegate.sluice.commands.{command}" for command in main_module.COMMANDS.values()]
+    for name in names:
         importlib.import_module(name)
-    del sys.modules[_MAIN]
+    del sys.modules[module], main_module
     gc.collect()
     gc.freeze()
     _serve(asking)
     asking.detach()
-    runpy.run_module(_MAIN, run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
