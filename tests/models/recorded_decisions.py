@@ -36,7 +36,7 @@ _WORDS = {"steps", "rough", "objective", "bound", "headroom"}
 kept."""
 _OF_SETS = {"LookUp", "LookedUp"}
 """Events and actions that are sets, written in any order."""
-_FLOAT = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
+_FLOAT = re.compile(rb"(\d+\.\d+(?:e-?\d+)?)")
 _ACTION = re.compile(rb'\{"is":"(\w+)","value":')
 _ANY_ORDER = (b'"steps":', b'"is":"LookUp"', b'"is":"LookedUp"')
 """What steps have in them that are more than text with floats in it."""
@@ -159,11 +159,9 @@ def _told(step: bytes) -> bytes:
     """A line of a log, as far as it counts."""
     if any(mark in step for mark in _ANY_ORDER):
         return orjson.dumps(_rounded(orjson.loads(step)), option=orjson.OPT_SORT_KEYS)
-    return _FLOAT.sub(_short, step)
-
-
-def _short(found: re.Match[bytes]) -> bytes:
-    return _shortened(found[0])
+    parts = _FLOAT.split(step)
+    parts[1::2] = map(_shortened, parts[1::2])
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=1 << 16)
