@@ -1,4 +1,4 @@
-"""Cost of a decision, per batching rule: an arrival, and a dispatch with about 100 queries queued.
+"""Cost of a decision, per batching rule: an arrival, and a dispatch with about 100 queries queued; and of its log.
 
     python bench/decisions.py
 
@@ -18,6 +18,7 @@ from sluicegate.domain.models.profile import LatencyCurve, LengthCurves
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import BATCHING, batching
 from sluicegate.policies.serving.slice_scheduler import Station
+from sluicegate.stages.runtime.decision_log import encode_step
 
 CURVE = LatencyCurve(tuple(0.009 + 0.001 * b for b in range(1, 42)))
 LONGEST = 80
@@ -65,6 +66,19 @@ def measure(rule: str, curve: LatencyCurve = CURVE) -> str:
     return f"{name:20} {1e6 * np.median(arrivals):8.2f} {p50:10.0f} {p95:8.0f} {each:10.1f}"
 
 
+def of_log(queries: int) -> float:
+    """Microseconds that a line takes."""
+    queue = [Query(f"q{i}", "app", 0.1 * i, 0.1 * i + SLO) for i in range(queries)]
+    decided = [Run("v", tuple(queue), queries)] if queries > 1 else []
+    event = Arrived(queue[0])
+    times = []
+    for _ in range(ROUNDS):
+        started = clock()
+        encode_step(event, 0.1, decided)
+        times.append(clock() - started)
+    return 1e6 * float(np.median(times))
+
+
 def main() -> int:
     print(platform.processor() or platform.machine())
     print(f"{'us':20} {'arrival':>8} {'dispatch':>10} {'p95':>8} {'per served':>10}")
@@ -73,6 +87,7 @@ def main() -> int:
         print(measure(rule))
         if getattr(BATCHING[rule], "counts_length", False):
             print(measure(rule, BY_LENGTH))
+    print(f"{'line of the log':20} {of_log(1):8.2f} {of_log(41):10.0f}")
     return 0
 
 
