@@ -93,11 +93,10 @@ class _Forked(subprocess.Popen[Any]):
             whole(*given)
             return
         ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        module, words, limit = command
+        _, words, limit = command
         kept = sorted(asked["pass_fds"])
         self.pid = host.begin(
             {
-                "module": module,
                 "kept": kept,
                 "words": words,
                 "limit": limit,
@@ -134,9 +133,7 @@ class _Hosts:
         if module == _MAIN and wanted != _imported_in(os.environ):
             return None
         key = module, frozenset(wanted.items())
-        if key not in self._hosts:
-            self._hosts[key] = _Host(module, {**wanted, "PATH": os.environ.get("PATH", os.defpath)})
-        return self._hosts[key]
+        return self._hosts.setdefault(key, _Host(module, {**wanted, "PATH": os.environ.get("PATH", os.defpath)}))
 
     def close(self) -> None:
         """End them."""
@@ -256,7 +253,7 @@ def _become(asked: Mapping[str, Any], given: Sequence[int]) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.argv = [asked["module"], *asked["words"]]
+    sys.argv = [sys.argv[1], *asked["words"]]
 
 
 def main() -> None:
