@@ -42,3 +42,11 @@ class ExecutionError(SluiceError):
 
 class LoadError(SluiceError):
     """A variant could not be loaded; what was loaded before stays."""
+
+
+def shown(value: object, most: int = 60) -> str:
+    """How an error shows what somebody wrote: its first ``most`` characters."""
+    try:
+        return repr(value)[:most]
+    except (ValueError, RecursionError):  # an integer too long, or lists too deep, to be written
+        return f"a {type(value).__name__} too large to be shown"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 
 SCHEMES = ("file", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs")
 """Of stores that are asked. Web servers are not among them: they redirect to wherever they like."""
@@ -50,7 +50,8 @@ class ObjectRules:
             raise InvalidInputError(field, "refers to an object, and this system takes none (objects.prefixes)")
         if not any(claim.ref.startswith(p) and _KEY.fullmatch(claim.ref, len(p)) for p in self.prefixes):
             raise InvalidInputError(
-                f"{field}.ref", f"{claim.ref!r:.80} is not below what is allowed; ask who runs this (objects.prefixes)"
+                f"{field}.ref",
+                f"{shown(claim.ref, 80)} is not below what is allowed; ask who runs this (objects.prefixes)",
             )
         if claim.bytes > self.max_bytes:
             raise InvalidInputError(f"{field}.bytes", f"is {claim.bytes}; at most {self.max_bytes} are taken")
@@ -73,12 +74,12 @@ def claim_of(field: str, told: Mapping[str, Any]) -> Claim:
     """The reference that a body holds. Raises InvalidInputError for what is none."""
     unknown = sorted(set(told) - {"ref", "sha256", "bytes"})
     if unknown:
-        raise InvalidInputError(field, f"has {unknown[0]!r:.40}; a reference has ref, sha256 and bytes")
+        raise InvalidInputError(field, f"has {shown(unknown[0], 40)}; a reference has ref, sha256 and bytes")
     ref, digest, size = told.get("ref"), told.get("sha256"), told.get("bytes")
     if not isinstance(ref, str) or not 0 < len(ref) <= _MAX_REF or not ref.isascii() or not ref.isprintable():
-        raise InvalidInputError(f"{field}.ref", f"is {ref!r:.80}; give the address of an object")
+        raise InvalidInputError(f"{field}.ref", f"is {shown(ref, 80)}; give the address of an object")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise InvalidInputError(f"{field}.sha256", f"is {digest!r:.80}; give 64 hexadecimal digits in lower case")
+        raise InvalidInputError(f"{field}.sha256", f"is {shown(digest, 80)}; give 64 hexadecimal digits in lower case")
     if type(size) is not int or not 0 < size <= MAX_BYTES:
-        raise InvalidInputError(f"{field}.bytes", f"is {size!r:.40}; give how long the object is")
+        raise InvalidInputError(f"{field}.bytes", f"is {shown(size, 40)}; give how long the object is")
     return Claim(ref, digest, size)

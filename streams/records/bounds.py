@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.domain.plan import MAX_TERM
 
 T = TypeVar("T")
@@ -64,14 +64,7 @@ class Reader(Generic[T]):
 def _named(what: str, error: ValidationError) -> InvalidInputError:
     fault = error.errors(include_url=False)[0]
     place = ".".join((what, *(str(part)[:80] for part in fault["loc"])))
-    return InvalidInputError(place, f"{fault['msg']} (got {_short(fault['input'])})")
-
-
-def _short(value: object) -> str:
-    try:
-        return f"{value!r:.60}"
-    except ValueError:  # an integer too long to be written
-        return f"a {type(value).__name__} too long to be shown"
+    return InvalidInputError(place, f"{fault['msg']} (got {shown(fault['input'])})")
 
 
 def _bounded(schema: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.domain.models.tensor import Tensor, element_ends, elements, joined
 from sluicegate.streams.records.codec_types import TooLargeError
 
@@ -23,10 +23,10 @@ _PREFIX = 4
 def from_json(field: str, shape: tuple[int, ...], data: object, content_type: object) -> bytes:
     """The data of a tensor whose elements are JSON's strings, nested as its shape or flat. Raises InvalidInputError."""
     if not isinstance(data, list):
-        raise InvalidInputError(f"{field}.data", f"is {data!r:.80}; give a list of strings")
+        raise InvalidInputError(f"{field}.data", f"is {shown(data, 80)}; give a list of strings")
     if content_type not in (None, BASE64, "str"):
         raise InvalidInputError(
-            f"{field}.parameters.{CONTENT_TYPE}", f"is {content_type!r:.40}; give base64, or leave it out for text"
+            f"{field}.parameters.{CONTENT_TYPE}", f"is {shown(content_type, 40)}; give base64, or leave it out for text"
         )
     try:
         array = np.array(data, dtype=object)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.streams.ports import Headers, Record
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -79,7 +79,7 @@ def check_id(field: str, query_id: object) -> str:
         or not query_id.isprintable()
         or len(query_id.encode()) > MAX_ID
     ):
-        raise InvalidInputError(field, f"{query_id!r:.80} is no query id; give 1 to {MAX_ID} printable characters")
+        raise InvalidInputError(field, f"{shown(query_id, 80)} is no query id; give 1 to {MAX_ID} printable characters")
     return query_id
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, Tensor, TensorSpec
 from sluicegate.streams.objects.claims import Claim, claim_of
 from sluicegate.streams.records import bytes_tensors
@@ -258,6 +258,8 @@ def _from_json(field: str, datatype: str, shape: tuple[int, ...], data: object, 
         data = [float("nan") if value is None else value for value in data]
     elements = prod(shape)
     try:
+        if _holds_text(data):  # NumPy would make each element as large as the longest of them
+            raise InvalidInputError(f"{field}.data", f"holds values that are no {datatype}; give only those")
         array = np.array(data)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidInputError(
@@ -281,6 +283,11 @@ def _from_json(field: str, datatype: str, shape: tuple[int, ...], data: object, 
     if not nulls:
         check_finite(field, datatype, packed)
     return packed
+
+
+def _holds_text(data: list[Any]) -> bool:
+    kinds = set(map(type, data))
+    return str in kinds or (list in kinds and any(_holds_text(one) for one in data if type(one) is list))
 
 
 def _large_integers(data: list[Any], rounded: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -338,4 +345,4 @@ def _rows(tensors: Sequence[Tensor], max_rows: int) -> int:
 
 
 def _shown(value: object) -> str:
-    return "missing" if value is None else f"{value!r:.80}"
+    return "missing" if value is None else shown(value, 80)

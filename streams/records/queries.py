@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.tensor import Tensor, length_of
 from sluicegate.domain.outcome import Reason
@@ -201,7 +201,7 @@ def _decode(
     if parameters is None:
         parameters = {}
     elif not isinstance(parameters, dict):
-        raise InvalidInputError("parameters", f"is {parameters!r:.60}; give an object")
+        raise InvalidInputError("parameters", f"is {shown(parameters)}; give an object")
     elif not _KNOWN.issuperset(parameters):
         _refuse_unknown(parameters)
     tensors, rows, claims = oip.decode_inputs(body, raw, app.inputs, app.max_rows, limits)
@@ -262,7 +262,7 @@ def _number(parameters: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInputError(f"parameters.{name}", f"is {value!r:.60}; give a number")
+        raise InvalidInputError(f"parameters.{name}", f"is {shown(value)}; give a number")
     if isinstance(value, int):
         try:
             value = float(value)
@@ -298,14 +298,14 @@ def _query_class(parameters: Mapping[str, Any], default: QueryClass) -> QueryCla
         return default
     known = _CLASSES.get(name) if isinstance(name, str) else None
     if known is None:
-        raise InvalidInputError("parameters.class", f"is {name!r:.60}; use one of {', '.join(_CLASSES)}")
+        raise InvalidInputError("parameters.class", f"is {shown(name)}; use one of {', '.join(_CLASSES)}")
     return known
 
 
 def _priority(parameters: Mapping[str, Any], limits: Limits, source: str) -> int:
     priority = parameters.get("priority", 0)
     if type(priority) is not int or not 0 <= priority < _MAX_PRIORITY:
-        raise InvalidInputError("parameters.priority", f"is {priority!r:.60}; give an integer from 0 on, 0 by default")
+        raise InvalidInputError("parameters.priority", f"is {shown(priority)}; give an integer from 0 on, 0 by default")
     return priority if limits.priorities is None else min(priority, for_source(source, limits.priorities, 0))
 
 
@@ -320,5 +320,5 @@ def _goal(parameters: Mapping[str, Any]) -> Goal | None:
     if cost is not None and not 0.0 <= cost <= _MAX_COST:
         raise InvalidInputError("parameters.cost", f"is {cost:g}; give 0 to {_MAX_COST:g}")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= 128):
-        raise InvalidInputError("parameters.model", f"is {model!r:.60}; give the name of a variant")
+        raise InvalidInputError("parameters.model", f"is {shown(model)}; give the name of a variant")
     return Goal(accuracy, cost, model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records.cloudevents import JSON_TYPE
 
@@ -36,7 +36,7 @@ def in_binary_mode(record: Record) -> Record:
     except ValueError as error:
         raise InvalidInputError("body", f"is no JSON ({error!s:.80}), but {_TYPE.decode()} was announced") from error
     if not isinstance(event, dict):
-        raise InvalidInputError("body", f"is {event!r:.60}; an event in structured mode is an object")
+        raise InvalidInputError("body", f"is {shown(event)}; an event in structured mode is an object")
     told = tuple(_header(name, held) for name, held in event.items() if name not in _DATA and held is not None)
     rest = tuple(header for header in record.headers if header[0] != _CONTENT)
     return record._replace(value=_data(event), headers=(*rest, *told, (_CONTENT, JSON_TYPE)))
@@ -48,7 +48,7 @@ def _header(name: str, held: Any) -> tuple[str, bytes]:
     if isinstance(held, bool):
         held = "true" if held else "false"
     elif not isinstance(held, (str, int)):
-        raise InvalidInputError(f"body.{name}", f"is {held!r:.60}; attributes are texts, integers or booleans")
+        raise InvalidInputError(f"body.{name}", f"is {shown(held)}; attributes are texts, integers or booleans")
     return (name if name in _PLAIN else f"ce_{name}", str(held).encode())
 
 
@@ -56,13 +56,16 @@ def _data(event: dict[str, Any]) -> bytes:
     """The body of the query. Raises InvalidInputError."""
     kind = event.get("datacontenttype", "application/json")
     if not isinstance(kind, str) or kind.partition(";")[0].strip() != "application/json":
-        raise InvalidInputError("body.datacontenttype", f"is {kind!r:.60}; give application/json")
+        raise InvalidInputError("body.datacontenttype", f"is {shown(kind)}; give application/json")
     if "data_base64" in event:
         try:
             return b64decode(event["data_base64"], validate=True)
         except (ValueError, TypeError) as error:
             raise InvalidInputError("body.data_base64", f"is no base64 ({error!s:.60})") from error
-    return orjson.dumps(event.get("data"))
+    try:
+        return orjson.dumps(event.get("data"))
+    except TypeError as error:  # it reads what it does not write
+        raise InvalidInputError("body.data", f"cannot be taken ({error!s:.60}); nest it less deep") from error
 
 
 def headers_in_binary_mode(record: Record) -> Headers:

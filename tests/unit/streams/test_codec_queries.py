@@ -1,6 +1,7 @@
 """What admission's codec says of queries that are wrong: the field, the value, and who is told."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -631,3 +632,47 @@ def test_nobody_has_a_higher_priority_than_is_his(source: str, priority: int, ta
     capped = codec.Limits(priorities={"/a": 5, "/http": 10})
     assert codec.decode_query(given, APP, capped, NOW).query.priority == taken
     assert codec.decode_query(given, APP, codec.DEFAULT_LIMITS, NOW).query.priority == priority
+
+
+DEEP = b"[" * 1000 + b"]" * 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"parameters": DEEP, "inputs": []}', "parameters"),
+        (b'{"parameters": {"latency_ms": DEEP}, "inputs": [IMAGE]}', "parameters.latency_ms"),
+        (b'{"parameters": {"class": DEEP}, "inputs": [IMAGE]}', "parameters.class"),
+        (b'{"parameters": {"priority": DEEP}, "inputs": [IMAGE]}', "parameters.priority"),
+        (b'{"parameters": {"model": DEEP}, "inputs": [IMAGE]}', "parameters.model"),
+        (b'{"inputs": [{"name": DEEP}]}', "inputs[0].name"),
+        (b'{"inputs": [{"name": "image", "datatype": DEEP}]}', "inputs[0].datatype"),
+        (b'{"inputs": [{"name": "image", "datatype": "FP32", "shape": DEEP}]}', "inputs[0].shape"),
+        (b'{"inputs": [{"name": "image", "datatype": "FP32", "shape": [1], "data": DEEP}]}', "inputs[0].data"),
+        (b'{"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": DEEP}]}', "inputs[0].data"),
+    ],
+)
+def test_what_is_nested_deeply_is_named_like_anything_else_that_is_wrong(body: bytes, field: str) -> None:
+    with pytest.raises(codec.RejectedQueryError) as caught:
+        decode(body.replace(b"DEEP", DEEP).replace(b"IMAGE", orjson.dumps(IMAGE) + b"," + orjson.dumps(FLAG)))
+    assert caught.value.field == field
+
+
+def test_an_id_that_is_nested_deeply_is_none() -> None:
+    body = b'{"id": ' + DEEP + b', "inputs": []}'
+    with pytest.raises(codec.UnattributableError):
+        decode(body, headers=())
+    assert codec.query_id_of(record(body, headers=())) is None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_one_long_text_among_numbers_makes_no_array_of_such_texts(nested: bool) -> None:
+    values: list[Any] = ["x" * 3000, *[""] * 800]
+    data = [[[value]] for value in values] if nested else values
+    tracemalloc.start()
+    try:
+        with pytest.raises(codec.RejectedQueryError, match="holds values that are no FP32"):
+            decode({"inputs": [{**IMAGE, "data": data}, FLAG]})
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # as an array they take 10 MB
+    finally:
+        tracemalloc.stop()

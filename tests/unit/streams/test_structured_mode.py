@@ -88,6 +88,32 @@ def test_what_is_no_event_is_refused_by_its_field(value: Any, field: str) -> Non
         decode(record(value))
 
 
+DEEP = b"[" * 1000 + b"]" * 1000
+FAIRLY = b"[" * 300 + b"]" * 300
+"""As deep as can be read, and deeper than can be written."""
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (DEEP, "body"),
+        (orjson.dumps(event(data=...)).replace(b"}", b',"data":' + DEEP + b"}"), "body.data"),
+        (orjson.dumps(event(data=...)).replace(b"}", b',"data":' + FAIRLY + b"}"), "body.data"),
+        (orjson.dumps(event(data=...)).replace(b"}", b',"data_base64":' + DEEP + b"}"), "body.data_base64"),
+        (orjson.dumps(event()).replace(b'"/me"', DEEP), "body.source"),
+        (orjson.dumps(event(datacontenttype=7)).replace(b":7}", b":" + DEEP + b"}"), "body.datacontenttype"),
+    ],
+)
+def test_an_event_that_is_nested_deeply_is_a_dead_letter_like_any_other(value: bytes, field: str) -> None:
+    given = record(value)
+    with pytest.raises(codec.UnattributableError) as caught:
+        decode(given)
+    assert caught.value.field == field
+    assert codec.query_id_of(given) is None
+    letter = codec.dead_letter(given, caught.value, stage="admission", now=NOW)
+    assert letter.value == value and letter.key == b"stream"
+
+
 @pytest.mark.parametrize("value", [event(data=...), event(data=[1]), event(specversion="2.0"), event(data="text")])
 def test_an_event_with_an_id_whose_data_say_nothing_is_rejected_under_its_id(value: Any) -> None:
     with pytest.raises(codec.RejectedQueryError) as caught:
