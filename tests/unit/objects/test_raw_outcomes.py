@@ -142,5 +142,8 @@ def test_results_are_shown_on_one_line_as_they_stand_and_as_malformed_where_that
     record = written(raw=False)
     assert codec.outcome_json(record._replace(value=b'{"a":\n 1}')) == b'{"a":1}'
     assert codec.outcome_json(record._replace(value=b"not\njson")) == b'{"malformed":"not\\njson"}'
-    assert codec.outcome_json(record._replace(value=b"not json")) == b"not json"
+    assert codec.outcome_json(record._replace(value=b"not json")) == b'{"malformed":"not json"}'
+    assert codec.outcome_json(record._replace(value=b"\xff")) == '{"malformed":"\ufffd"}'.encode()
+    deep = b"[" * 300 + b"]" * 300
+    assert b"malformed" in codec.outcome_json(record._replace(value=b"\n" + deep))
     assert codec.outcome_json(record._replace(value=None)) == b"{}"
