@@ -209,7 +209,8 @@ class FrontDesk:
         """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""
         if self._asking[client] >= MOST_WAITING // 2:
             raise FrontError(503, "too many of your requests wait for their answer; try again later")
-        if len(self._waiting) >= MOST_WAITING:
+        # Who goes away is not waited for, but what was asked still goes to the broker.
+        if max(len(self._waiting), self._outbox.unacknowledged) >= MOST_WAITING:
             raise FrontError(503, "too many requests wait for their answer; try again later")
         if not self._transport_of(app).comes(self._clock.wall()):
             raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")

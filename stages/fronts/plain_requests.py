@@ -135,7 +135,7 @@ class PlainRequests:
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of several."""
-        if self._under_way:
+        if self._under_way or self._rest:
             self._rest += data
             if len(self._rest) > _AHEAD:
                 self._transport.pause_reading()

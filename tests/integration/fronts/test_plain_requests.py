@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluicegate.stages.fronts.http_front import HttpStage
-from sluicegate.stages.fronts.plain_requests import read_head
+from sluicegate.stages.fronts.plain_requests import PlainRequests, read_head
 from sluicegate.streams import connect
 from tests.harness import PATIENCE_S, PIXELS, ROLES, running, settings_for, toy_catalogue
 
@@ -194,6 +194,25 @@ async def test_requests_sent_ahead_are_answered_in_their_order(front: HttpStage)
             assert status == (400 if i % 3 == 1 else 200)
             if status == 200:
                 assert body["id"] == f"q{i:700}"
+
+
+async def test_what_comes_just_as_an_answer_is_written_waits_for_what_came_before(
+    front: HttpStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = request(query(id="third"))
+    comes = [third[:30], third[30:]]
+    write = PlainRequests._write
+
+    def written(self: PlainRequests, *answer: Any, **more: Any) -> None:
+        write(self, *answer, **more)
+        while comes and self._rest:
+            self.data_received(comes.pop(0))
+
+    monkeypatch.setattr(PlainRequests, "_write", written)
+    async with Raw(port_of(front)) as plain:
+        plain.writer.write(request(query(id="first")) + request(query(id="second")))
+        assert [(await plain.read())[2]["id"] for _ in range(3)] == ["first", "second", "third"]
+    assert not comes
 
 
 async def test_a_connection_may_turn_to_anything_else(front: HttpStage) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
+from sluicegate.stages.fronts import front_desk
 from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
@@ -206,6 +208,39 @@ def test_a_front_keeps_room_for_others_than_who_fills_it(tmp_path: Path) -> None
     with pytest.raises(FrontError, match="of your requests"):
         desk.check_room(app, greedy)
     desk.check_room(app, nice)
+
+
+class Away:
+    """A producer whose broker does not answer."""
+
+    def try_send(self, *_: object, **__: object) -> None:
+        return None
+
+    async def send(self, *_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_who_leaves_while_the_broker_is_away_leaves_no_room_to_others_beyond_what_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front_desk, "MOST_WAITING", 6)
+    away: Any = Away()
+    desk = FrontDesk(
+        "grpc",
+        Connections(broker=connect("memory://"), producer=away, topics=Topics("x"), clock=SystemClock()),
+        toy_catalogue().apps,
+    )
+    app = toy_catalogue().apps["toy"]
+    for i in range(6):
+        client = desk.client_of(f"10.0.0.{i}")
+        desk.check_room(app, client)
+        asking = asyncio.create_task(desk.ask(app, b"{}", None, (), client))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert not desk._waiting
+    with pytest.raises(FrontError, match="too many requests wait"):
+        desk.check_room(app, client)
 
 
 def pixels() -> Tensor:
