@@ -49,8 +49,8 @@ class CommitTracker:
         if state is None:
             return
         order, finished = state.order, state.done
-        if not order or offset < order[0]:
-            return
+        if not order or not order[0] <= offset <= order[-1] or offset in finished:
+            return  # read before the partition went and came back, and done since
         self._in_flight -= 1
         if offset != order[0]:
             finished.add(offset)

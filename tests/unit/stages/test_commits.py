@@ -71,3 +71,24 @@ def test_the_due_offset_is_one_past_the_longest_done_prefix(data: st.DataObject)
         prefix = [o for i, o in enumerate(offsets) if set(offsets[: i + 1]) <= finished]
         assert tracker.due() == ({P: prefix[-1] + 1} if prefix else {})
         assert tracker.in_flight == len(offsets) - len(finished)
+
+
+def test_what_is_done_of_an_earlier_reading_counts_once() -> None:
+    tracker = CommitTracker()
+    tracker.begin(Q, 3)
+    for offset in (5, 6, 7):
+        tracker.begin(P, offset)
+    tracker.forget([P])
+    for offset in (5, 6):
+        tracker.begin(P, offset)
+    tracker.done(P, 7)  # not read again yet
+    tracker.done(P, 6)
+    assert (tracker.in_flight, tracker.due()) == (2, {})
+    tracker.done(P, 6)
+    assert tracker.in_flight == 2
+    tracker.begin(P, 7)
+    tracker.done(P, 5)
+    assert (tracker.in_flight, tracker.due()) == (2, {P: 7})
+    tracker.done(P, 7)
+    tracker.done(Q, 3)
+    assert (tracker.in_flight, tracker.due()) == (0, {P: 8, Q: 4})
