@@ -240,14 +240,16 @@ class DeviceCore:
     def _follow(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
         if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
             return
+        if plan.incarnations.get(self._name) != self.incarnation:
+            self._unknown = None
+            self._plan = plan
+            self._abandon("was declared dead", actions)
+            return
         if not all(v in self._catalogue.variants for p in plan.of_device(self._name) for v in p.variants):
             self._unknown = plan
             return
         self._unknown = None
         self._plan = plan
-        if plan.incarnations.get(self._name) != self.incarnation:
-            self._abandon("was declared dead", actions)
-            return
         if not self._named:
             self._named = True
             actions.append(Read())

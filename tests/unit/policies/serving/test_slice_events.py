@@ -328,6 +328,15 @@ def test_who_leaves_abandons_nothing_by_what_is_planned_from_then_on_and_reads_n
     assert world.ends[running] == 1
 
 
+def test_who_is_declared_dead_abandons_all_though_the_plan_names_what_it_does_not_know_yet() -> None:
+    world = serving()
+    running = world.query("a")
+    placed = (("a", "not-read-yet", BIG), ("b", "b-only", SMALL))
+    (abandoned,) = of(Abandon, world.plan(placed, incarnations={"gpu0": "other"}))
+    assert isinstance(abandoned, Abandon) and abandoned.queries == (running,)
+    assert not world.core.named
+
+
 def test_it_reads_from_a_fence_as_far_as_all_was_moved_and_all_was_written() -> None:
     world = World()
     assert of(Read, world.plan((("a", "a-large", BIG),), fences={"gpu0": 7, "gpu1": 9}))
