@@ -479,7 +479,10 @@ class SliceCore:
             self.times.loaded(event.variant, event.seconds)
         # What it has loaded already while others still load it is to be loaded again, too.
         under_way = (executor.loads_last,) if self._load_ends.get(event.seat) else ()
-        actions += executor.told(event, (*self.loaded, *under_way), now)
+        batch = executor.batch
+        # What runs with a variant that is to leave is run again with it; that leaves once it has ended.
+        running = (batch.run.variant,) if batch is not None and not batch.gone else ()
+        actions += executor.told(event, tuple(dict.fromkeys((*self.loaded, *under_way, *running))), now)
         self._count_away()
         if not executor.whole:
             return

@@ -256,3 +256,22 @@ def test_a_load_that_is_told_to_have_failed_only_once_the_executor_is_whole_is_t
     assert made.told(ExecutorStarted(BIG.name), (), T + 5.5) == (), "it may be that it went well"
     assert not made.loaded("x", False, T + 6.0, actions)
     assert actions == [load, load]
+
+
+def test_a_batch_of_a_variant_that_is_to_leave_is_run_again_with_it() -> None:
+    world = serving()
+    _, second, third = world.query("a"), world.query("a"), world.query("a")
+    world.end(BIG.name)
+    assert world.runs[BIG.name].run.variant == "a-large"
+    world.plan((("a", "a-small", BIG), ("b", "b-only", SMALL)))
+    world.load(world.loads()[0])
+    world.die(BIG.name)
+    reloaded, actions = [], done(world.mend(BIG.name))
+    while isinstance(actions[0], ReloadVariant):
+        reloaded.append(actions[0].variant)
+        actions = done(world.mend(BIG.name))
+    assert reloaded == ["a-small", "a-large"]
+    for query in (second, third):
+        assert (world.runs[BIG.name].run.variant, world.runs[BIG.name].run.queries) == ("a-large", (query,))
+        actions = done(world.end(BIG.name))
+    assert [a.variant for a in actions if isinstance(a, UnloadVariant)] == ["a-large"]
