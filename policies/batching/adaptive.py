@@ -145,7 +145,7 @@ class AdaptiveBatching(GreedySpread):
     @override
     def arrived(self, query: Query, now: float, actions: list[StationAction]) -> None:
         """Count the arrival."""
-        gap = now - self._last
+        gap = max(0.0, now - self._last)  # a clock may be set back
         if gap < inf:
             self._usual = 1.0 + self._usual * exp(-gap / (LONG_WINDOW * self.slo))
             self._gaps.add(gap)

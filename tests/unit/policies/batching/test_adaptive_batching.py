@@ -313,3 +313,13 @@ def test_efficient_sizes_of_curves() -> None:
 def test_bad_patience_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="patience"):
         AdaptiveBatching(patience=-1.0)
+
+
+def test_a_clock_that_is_set_back_by_minutes_counts_as_one_that_stands_still() -> None:
+    set_back, stood = AdaptiveBatching(guard_s=0.0), AdaptiveBatching(guard_s=0.0)
+    for policy, now in ((set_back, 700.0), (stood, 1000.0)):
+        policy.handle(hosting(0.02, FLAT), 1000.0)
+        loaded(policy, [1000.02], 1000.0)
+        loaded(policy, [now + 0.02], now)
+        assert offered(policy, now)[0] == ["0", "0"]
+    assert set_back._usual == stood._usual
