@@ -89,6 +89,8 @@ def main() -> None:
     asking.add_argument("--loads", default="0.5,0.75,1,1.25,1.5,2")
     asking.add_argument("--png", type=Path)
     asked = asking.parse_args()
+    if asked.seeds < 2:
+        asking.error("--seeds: an interval takes two or more")
     found: dict[str, list[dict[str, tuple[float, float]]]] = {}
     for name, document in documents(read_scenario(SCENARIO, {})).items():
         found[name] = []
