@@ -18,8 +18,8 @@ Rules:
   waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
   wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
   long as their utilisation allows. Demand moves between plans as everywhere: headroom is ``cautious`` at least.
-- A rung that cannot serve everybody ends the search, unless it is the first; so does one that is worth all that any
-  could be: everybody served by the best, and nobody late.
+- A rung that cannot serve everybody (who can be served at all) ends the search, unless it is the first; so does one
+  that is worth all that any could be: everybody served by the best, and nobody late.
 - Where selection tables pick variants, capacity stretches at the price of accuracy: the ``floor`` is enough.
 - A demand without spread keeps the headroom it came with; where none has one this is the base planner.
 """
@@ -64,16 +64,20 @@ class PricedHeadroom:
         units = sum(len(device.slices) for device in problem.devices)
         few = units < self.few * len({d.app for d in problem.demands})
         known: dict[float, Allocation] = {}
+        able: set[str] = set()
         if few:
             known[0.0] = rough.allocate(self._with(problem, 0.0, self.cautious))
-            if min(known[0.0].served.values()) < _SERVED:
+            able = _served_at_all(known[0.0])
+            if units >= self.few * len(able) or not _serves(known[0.0], able):
                 few, known = False, {}
         floor = self.cautious if few else self.floor
         best, best_worth, found = self.ladder[0], -math.inf, None
         for z in self.ladder:
             asked = self._with(problem, z, floor)
             answer = known.get(z) or rough.allocate(asked)
-            if z != self.ladder[0] and min(answer.served.values()) < _SERVED:
+            if z == self.ladder[0]:
+                able = _served_at_all(answer)
+            elif not _serves(answer, able):
                 break
             lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
@@ -95,6 +99,15 @@ class PricedHeadroom:
             for d in problem.demands
         )
         return replace(problem, demands=demands)
+
+
+def _served_at_all(answer: Allocation) -> set[str]:
+    """Who has no variant that runs on what there is gets nothing at any headroom, and is no reason for less of it."""
+    return {app for app, share in answer.served.items() if share > 0.0}
+
+
+def _serves(answer: Allocation, apps: set[str]) -> bool:
+    return min((answer.served[app] for app in apps), default=0.0) >= _SERVED
 
 
 def overflow(problem: Problem, answer: Allocation) -> float:

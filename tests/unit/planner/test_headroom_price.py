@@ -59,6 +59,25 @@ def test_headroom_is_given_up_before_queries_are() -> None:
     assert answer.headroom["a"] == pytest.approx(1.05)
 
 
+@pytest.mark.parametrize("devices", [2, 4])
+def test_an_app_that_nothing_here_can_serve_takes_no_headroom_from_others(devices: int) -> None:
+    alone = asked(30.0 * devices, 0.4, devices)
+    more = Catalogue.of(
+        [*CATALOGUE.apps.values(), App(name="z", slo=0.2)],
+        [*CATALOGUE.variants.values(), Variant(name="elsewhere", app="z", accuracy=0.7)],
+        [
+            *CATALOGUE.profiles.values(),
+            Profile(variant="elsewhere", device_type="gpu", points=(BatchLatency(1, 0.1, 0.1),)),
+        ],
+    )
+    unserved = AppDemand(app="z", qps=0.5, slo=0.2, spread=2.0)
+    beside = replace(alone, demands=(*alone.demands, unserved), catalogue=more)
+    found, other = PricedHeadroom().allocate(alone), PricedHeadroom().allocate(beside)
+    assert other.served == {"a": pytest.approx(1.0), "z": 0.0}
+    assert (found.headroom["a"], capacity(found)) == (other.headroom["a"], capacity(other))
+    assert found.headroom["a"] == (1.1 if devices == 2 else 1.05)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting(AllocationPlanner):
     """``asked``: headroom of the app, and whether to search, of each problem."""
