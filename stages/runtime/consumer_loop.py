@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.stages.runtime.background_tasks import ended, raise_failures, stopped
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
@@ -102,7 +102,7 @@ class Intake:
         self._abandoned = False
         self._shared = False
         self._fenced: set[TopicPartition] = set()
-        self._returns: set[asyncio.Task[None]] = set()
+        self._returns: dict[asyncio.Task[None], TopicPartition] = {}
         self._tracker = CommitTracker()
         self._paused = False
         self._room = asyncio.Event()
@@ -288,7 +288,7 @@ class Intake:
         """Finish and commit what is theirs, within the bound; the rest is read again by its next owner."""
         self._rebalancing = True
         try:
-            await self._let_go()
+            await self._let_go(partitions)
             await self._drain()
             if self._consumer is not None:
                 await self._commit(self._consumer)
@@ -320,8 +320,8 @@ class Intake:
             self._fenced.add(partition)
             self._consumer.pause([partition])
             task = asyncio.create_task(self._take_back(partition, self._consumer))
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
+            self._returns[task] = partition
+            task.add_done_callback(self._returns.pop)
 
     async def _take_back(self, partition: TopicPartition, consumer: Consumer) -> None:
         """Begin anew with what was fenced. Nothing of it is read meanwhile."""
@@ -330,20 +330,20 @@ class Intake:
             await asyncio.sleep(self._rest)
             try:
                 await self._exactly_once.begin([partition], consumer)
-            except SluiceError as error:
+            except Exception as error:  # whatever it is: nobody else begins with it
                 log.warning("%s/%d is not taken back yet: %s", partition.topic, partition.partition, error)
             else:
                 self._fenced.discard(partition)
                 self._forget(frozenset([partition]))
                 consumer.resume([partition])
 
-    async def _let_go(self) -> None:
-        """Nothing is taken back any more."""
-        returns = tuple(self._returns)
-        for task in returns:
+    async def _let_go(self, partitions: frozenset[TopicPartition] | None = None) -> None:
+        """Nothing of ``partitions``, or of all, is taken back any more."""
+        ending = [task for task, of in self._returns.items() if partitions is None or of in partitions]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*returns, return_exceptions=True)
-        self._fenced.clear()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._fenced = set() if partitions is None else self._fenced - partitions
 
     def _overlap(self) -> None:
         if self._overlaps is not None:

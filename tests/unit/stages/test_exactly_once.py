@@ -218,6 +218,23 @@ async def test_a_member_that_a_zombie_fenced_takes_its_partition_back(broker: Me
     await reading.task
 
 
+async def test_what_is_being_taken_back_is_so_though_another_partition_goes_to_somebody_else(
+    broker: MemoryBroker,
+) -> None:
+    log = Log()
+    reading = Reading(broker, log)
+    await until(lambda: log.holder is not None)
+    await ask(broker, [b"0"])
+    await until(lambda: log.committed == 1)
+    reading.intake._lost(SOURCE)
+    await reading.intake.on_revoked(frozenset({TopicPartition("in", 7)}))
+    await ask(broker, [b"1"])
+    await until(lambda: log.committed == 2)
+    assert log.letters == [b"0", b"1"]
+    reading.stop.set()
+    await reading.task
+
+
 async def test_where_writing_ends_of_a_defect_reading_ends_too(broker: MemoryBroker) -> None:
     log = Log()
     log.troubles = [ZeroDivisionError("a defect")]
