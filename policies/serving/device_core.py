@@ -155,6 +155,8 @@ class DeviceCore:
         match event:
             case Woken():
                 slices.woken(event.key, now, actions)
+            case Loaded() | ExecutorEnded() | ExecutorStarted() | Reloaded() if not slices.by_name:
+                pass  # of slices that are cut away meanwhile
             case BatchFailed(part):
                 slices.named(part).failed(event, now, actions)
                 slices.purge(now, actions)

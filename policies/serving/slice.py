@@ -297,7 +297,10 @@ class SliceCore:
         told = (
             f"{variant} ended its executor {KILLS} times within {KILLS_WITHIN:.0f} s; plans do without it for a while"
         )
-        actions.append(Say("quarantined", told))
+        self._withdraw("quarantined", variant, told, actions)
+
+    def _withdraw(self, what: str, variant: str, told: str, actions: list[DeviceAction]) -> None:
+        actions.append(Say(what, told))
         withdrawn = self._gathering.withdrawn(self.name, variant)
         if withdrawn is not None:
             actions.append(withdrawn)
@@ -475,8 +478,12 @@ class SliceCore:
     def executor_told(self, event: ExecutorEvent, now: float, actions: list[DeviceAction]) -> None:
         """Its process has ended, or it is being made whole."""
         executor = self._at(event.seat, now)
-        if isinstance(event, Reloaded) and event.ok:
-            self.times.loaded(event.variant, event.seconds)
+        if isinstance(event, Reloaded):
+            if event.ok:
+                self.times.loaded(event.variant, event.seconds)
+            else:
+                told = f"{event.variant} could not be loaded again; plans do without it for a while"
+                self._withdraw("not_reloaded", event.variant, told, actions)
         # What it has loaded already while others still load it is to be loaded again, too.
         under_way = (executor.loads_last,) if self._load_ends.get(event.seat) else ()
         batch = executor.batch

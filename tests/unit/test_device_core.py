@@ -32,6 +32,7 @@ from sluicegate.policies.serving.device_events import (
     BatchEnded,
     BeatDue,
     CaughtUp,
+    ExecutorEnded,
     Failure,
     Fenced,
     Joined,
@@ -39,6 +40,7 @@ from sluicegate.policies.serving.device_events import (
     Loaded,
     QueryCame,
     ReadingBegins,
+    Reloaded,
     Suspended,
     Woken,
 )
@@ -336,6 +338,28 @@ def test_it_is_cut_once_nothing_is_left_and_says_so() -> None:
     assert Say("serving", "7g.0") in world.said
     (beat,) = world.tell(BeatDue())
     assert isinstance(beat, Beat) and beat.seen.slices == (WHOLE,) and [s.kind for s in beat.slices] == ["gpu:7g"]
+
+
+def test_a_load_that_ends_while_its_slice_is_cut_away_counts_for_nothing() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    world.plan((), geometries={"gpu0": (WHOLE,)})
+    while world.cut is None:
+        assert world.wake()
+    assert world.tell(Loaded(BIG.name, "a-large", ok=True, seconds=0.2)) == []
+    assert world.tell(ExecutorEnded(SMALL.name)) == []
+    world.finish_cut()
+    assert Say("serving", "7g.0") in world.said
+
+
+def test_what_an_executor_cannot_load_again_is_withdrawn_and_the_rest_is_served() -> None:
+    world = serving()
+    world.die(BIG.name)
+    world.mend(BIG.name)
+    del world.down[BIG.name]
+    told = world.tell(Reloaded(BIG.name, "a-large", False))
+    assert of(Acknowledge, told) == [Acknowledge(Epoch(1, 1), ("b-only",), ("a-large",))]
+    assert [said.state for said in of(Say, told) if isinstance(said, Say)] == ["not_reloaded"]
 
 
 def test_a_cut_that_fails_says_why_and_of_which_plan() -> None:
