@@ -172,8 +172,15 @@ class StreamResumed:
     recent: tuple[bool, ...]
 
 
-StationEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed | TablesChanged | TurnsTold
-BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """``query`` came, or waited, and is not run whatever is decided here: a miss. Sent before that is told."""
+
+    query: Query
+
+
+BatchingEvent = Arrived | Offered | Finished | Woke | HostingChanged | StreamResumed | Refused
+StationEvent = BatchingEvent | TablesChanged | TurnsTold
 
 
 @dataclass(frozen=True, slots=True)

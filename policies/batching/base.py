@@ -31,6 +31,7 @@ from sluicegate.domain.events import (
     Hosted,
     HostingChanged,
     Offered,
+    Refused,
     StreamResumed,
     Woke,
 )
@@ -115,7 +116,9 @@ class QueueingPolicy:
             self._change(event, now, actions)
         return actions
 
-    def _change(self, event: Woke | HostingChanged | StreamResumed, now: float, actions: list[StationAction]) -> None:
+    def _change(
+        self, event: Woke | HostingChanged | StreamResumed | Refused, now: float, actions: list[StationAction]
+    ) -> None:
         match event:
             case Woke():
                 self._woke(now, actions)
@@ -137,6 +140,8 @@ class QueueingPolicy:
                 self.hosting_changed()
             case StreamResumed():
                 self.resumed(event)
+            case Refused(query):
+                self.missed(query, actions)
             case _:
                 assert_never(event)
 
@@ -170,7 +175,7 @@ class QueueingPolicy:
         """Note the end of the batch ``run``."""
 
     def missed(self, query: Query, actions: list[StationAction]) -> None:
-        """Note that ``query``, just taken out of the queue, is about to be given up or to expire."""
+        """Note that ``query``, which is not in the queue any more, is about to be given up, refused or to expire."""
 
     def prune(self, now: float, actions: list[StationAction]) -> None:
         """Give up heads before ``decide``: those that no batch can save, unless a policy says otherwise."""

@@ -40,12 +40,14 @@ from sluicegate.domain.events import (
     LoadEnded,
     Offered,
     PlanPublished,
+    Refused,
     Retired,
     StagingEvent,
     StationEvent,
     TurnsTold,
     Woke,
 )
+from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import OutcomeKind, PromiseState, Reason
 from sluicegate.domain.query import Query
 from sluicegate.domain.table import TablesChanged
@@ -209,6 +211,9 @@ class SliceCore:
 
     def _refuse(self, query: Query, now: float, actions: list[DeviceAction], flaw: str = "") -> None:
         self._leave(query)
+        if self._promises and query.query_class is QueryClass.STRICT:
+            self._tell(Refused(query), now, actions)
+        self._warn(query, actions)
         reason, kept = Reason.OBJECT_UNREADABLE if flaw else Reason.EXECUTOR_KILLED, self._kept(query, True)
         actions.append(End(self.name, query, OutcomeKind.FAILED, now, reason, flaw or REFUSED, kept))
 
@@ -377,10 +382,14 @@ class SliceCore:
         self, query: Query, kind: OutcomeKind, reason: Reason | None, now: float, actions: list[DeviceAction]
     ) -> None:
         self._leave(query)
+        self._warn(query, actions)
+        actions.append(End(self.name, query, kind, now, reason, None, self._kept(query, True)))
+
+    def _warn(self, query: Query, actions: list[DeviceAction]) -> None:
+        """Of a miss that no policy hears of."""
         if self.book.unheard(query):
             self._warned[query.app] = None
             self._say(query.app, "safe_mode", "queries are missed before anything is hosted for them", actions)
-        actions.append(End(self.name, query, kind, now, reason, None, self._kept(query, True)))
 
     def _leave(self, query: Query) -> None:
         if self._held.pop(query, None) is None:

@@ -34,6 +34,7 @@ from sluicegate.domain.events import (
     Finished,
     HostingChanged,
     Offered,
+    Refused,
     StationEvent,
     StreamResumed,
     TurnsTold,
@@ -49,7 +50,7 @@ from sluicegate.policies.promises.margins import UNKNOWN, Margins
 from sluicegate.policies.protocols import BatchingPolicy
 
 _OFFERED = Offered()
-_Change = Offered | Woke | HostingChanged | StreamResumed | TablesChanged
+_Change = Offered | Woke | HostingChanged | StreamResumed | TablesChanged | Refused
 _STORY = 24
 _CALM = 20.0
 """Turns since one that was more than full, after which best effort may be in the way of strict queries."""
@@ -181,6 +182,9 @@ class Station:
                 self._host(event, now, actions)
             case StreamResumed():
                 self._lane(event.app, QueryClass.STRICT).policy.handle(event, now)
+            case Refused(query):
+                lane = self._lane(query.app, query.query_class)
+                self._absorb(lane, lane.policy.handle(event, now), now, actions)
             case TablesChanged():
                 self._tables[event.app] = event
                 for lane in self._lanes:

@@ -115,6 +115,28 @@ def test_a_query_whose_input_cannot_be_had_fails_alone_and_is_a_miss() -> None:
     assert (other.part, other.reason) == (SMALL.name, Reason.OBJECT_UNREADABLE)
 
 
+@pytest.mark.parametrize("hosted", [True, False])
+def test_a_promise_that_refused_queries_break_is_announced_before(hosted: bool) -> None:
+    world = serving() if hosted else World()
+    if not hosted:
+        world.plan((("b", "b-only", SMALL),))
+    for _ in range(5 if hosted else 0):  # of what came before nothing is known at first
+        world.query("b", SMALL.name)
+        world.end(SMALL.name)
+    heard = len(world.said)
+    for _ in range(2):
+        world.query("b", SMALL.name, flaw="its object cannot be read")
+    told = [a.state for a in world.said[heard:] if isinstance(a, Announce)]
+    assert told == ([] if hosted else ["safe_mode"])
+    heard = len(world.said)
+    world.query("b", SMALL.name, flaw="its object cannot be read")
+    last = [a for a in world.said[heard:] if isinstance(a, Announce | End)]
+    assert [type(a) for a in last] == ([Announce, End] if hosted else [End])
+    end = last[-1]
+    assert isinstance(end, End) and end.kind is OutcomeKind.FAILED
+    assert end.promise is None or (end.promise.mcd, end.promise.safe_mode) == (3, True)
+
+
 def test_a_batch_that_fails_is_run_again_query_by_query_and_ends_as_one() -> None:
     world = serving()
     first = world.query("a")
