@@ -14,7 +14,7 @@ from sluicegate.sluice.system.roles.fronts import grpc_stage, http_stage, metric
 from sluicegate.sluice.system.roles.planner import demand_stage, planner_stages
 from sluicegate.sluice.system.roles.router import router_stage
 from sluicegate.sluice.system.roles.worker import worker_stage
-from sluicegate.sluice.system.system import System
+from sluicegate.sluice.system.system import System, check_has
 from sluicegate.stages.runtime.supervisor import Stage
 
 ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "grpc", "web")
@@ -24,10 +24,14 @@ ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procur
 def stages_of(
     system: System, roles: Sequence[str], *, apps: Sequence[str] = (), devices: Sequence[str] = ()
 ) -> list[Stage]:
-    """Stages of ``roles`` (all that are asked for where empty), of some apps and devices only where named."""
+    """Stages of ``roles`` (all that are asked for where empty), of some apps and devices only where named.
+
+    Raises ConfigurationError where there is no such stage, app or device.
+    """
     unknown = set(roles) - set(ROLES)
     if unknown:
         raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+    check_has(system.apps, apps)
     chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
     system.chained = system.settings.chained and {"admission", "router"} <= set(chosen)
     live = LiveRegistry(system, roles=chosen, only=apps)

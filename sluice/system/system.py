@@ -71,10 +71,7 @@ class System:
         self.driven |= set(self.settings.planner.spare)
         said = self.settings
         named = {*said.apps, *said.slo_s, *said.slo_classes_s, *said.min_accuracy, *said.weights, *said.promises}
-        unknown = named - set(self.catalogue.apps)
-        if unknown:
-            known = ", ".join(sorted(self.catalogue.apps))
-            raise ConfigurationError(f"apps: {', '.join(sorted(unknown))} not in the catalogue; it has {known}")
+        check_has(self.catalogue.apps, named)
         if self.settings.slo_classes_s and not (self.chooses and self.settings.planner.name.startswith("allocation")):
             raise ConfigurationError(
                 "slo_classes_s: workers of their own take planner.name allocation and worker.batching table"
@@ -215,3 +212,11 @@ class System:
         """Close decision logs."""
         for log in self._logs:
             log.close()
+
+
+def check_has(apps: Collection[str], named: Collection[str]) -> None:
+    """Raises ConfigurationError where an app that is ``named`` is not among ``apps``."""
+    unknown = sorted(set(named) - set(apps))
+    if unknown:
+        known = ", ".join(sorted(apps))
+        raise ConfigurationError(f"apps: {', '.join(unknown)} not in the catalogue; it has {known}")

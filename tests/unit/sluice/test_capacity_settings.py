@@ -67,6 +67,15 @@ def test_stages_and_drivers_that_cannot_be_are_told(tmp_path: Path) -> None:
         scaler(built(tmp_path, devices=unknown, scaling=ScalingSettings(spare=("d1",))))
 
 
+@pytest.mark.parametrize("roles", [["router"], ["worker"], ["admission"], ["sink"], ["http"], ["web"], ["planner"], []])
+def test_an_app_that_the_system_does_not_have_is_told_whatever_stage_is_asked_for(
+    tmp_path: Path, roles: list[str]
+) -> None:
+    system = built(tmp_path)
+    with pytest.raises(ConfigurationError, match="apps: nope not in the catalogue; it has toy"):
+        stages_of(system, roles, apps=["toy", "nope"])
+
+
 @pytest.mark.parametrize(
     "notices", ["http://169.254.169.254/latest", "https://example.org/notices", "http://127.0.0.1.example.org/", " "]
 )
