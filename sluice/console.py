@@ -15,8 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate_client import ClientError
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # an id may hold ":on:"
+err = Console(stderr=True, emoji=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.sluice.audit.fault_windows import read_windows
@@ -98,9 +99,9 @@ def table(report: AuditReport) -> Table:
         bad = name in {"lost", "duplicates", "unknown", "late, not marked", *promised}
         style = ("red" if count else "green") if bad else ""
         key = "late_unmarked" if name.startswith("late") else name
-        shown.add_row(name, str(count), ", ".join(report.examples.get(key, ())), style=style)
+        shown.add_row(escape(name), str(count), escape(", ".join(report.examples.get(key, ()))), style=style)
     for kind, money in report.cost.items():
-        shown.add_row(f"cost of instances, {kind.replace('_', ' ')}", f"{money:.4f}", "")
+        shown.add_row(escape(f"cost of instances, {kind.replace('_', ' ')}"), f"{money:.4f}", "")
     return shown
 
 
@@ -117,7 +118,7 @@ def promises_table(report: AuditReport) -> Table:
     for stream in worst_first[:_STREAMS_SHOWN]:
         name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
         shown.add_row(
-            name,
+            escape(name),
             str(stream.broken - stream.unannounced),
             str(stream.unannounced),
             str(stream.queries),
@@ -141,7 +142,7 @@ def windows_table(report: AuditReport) -> Table:
     for w in report.windows:
         counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)
         shown.add_row(
-            w.name,
+            escape(w.name),
             datetime.fromtimestamp(w.began, UTC).isoformat(sep=" ", timespec="seconds"),
             f"{w.ended - w.began:.1f}",
             *map(str, (w.queries, *counts)),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.domain.errors import InvalidInputError
@@ -46,7 +47,7 @@ def explain(
         where = open_broker(chosen, run, broker)
         found, plan = asyncio.run(_find(where, Topics(chosen.prefix), query_id, app, source))
     if found is None:
-        err.print(f"no outcome of {query_id} yet; `sluice audit` tells whether it was asked")
+        err.print(f"no outcome of {escape(query_id)} yet; `sluice audit` tells whether it was asked")
         raise typer.Exit(EXIT_FAILED)
     if as_json:
         typer.echo(codec.outcome_json(found).decode())
@@ -141,7 +142,7 @@ def promised(state: PromiseState) -> str:
 
 def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]) -> Table:
     """The story of a query as a terminal table."""
-    shown = Table(title=f"Query {outcome.query_id}", show_header=False)
+    shown = Table(title=f"Query {escape(outcome.query_id)}", show_header=False)
     rows: list[tuple[str, str]] = [
         ("outcome", "answered late" if outcome.late else outcome.kind.value),
         ("app", f"{outcome.app} ({outcome.query_class.value})"),
@@ -177,5 +178,5 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
             rows.append(("chosen" if chosen else "alternative", text))
     rows += [("not hosted", f"{name}, {why}") for name, why in not_hosted]
     for name, text in rows:
-        shown.add_row(name, text)
+        shown.add_row(name, escape(text))
     return shown

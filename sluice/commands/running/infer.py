@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import orjson
 import typer
+from rich.markup import escape
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -62,7 +63,7 @@ def infer(
     else:
         out.print(line(outcome), highlight=False, soft_wrap=True)
         for name, values in outputs.items():
-            out.print(f"  {name}: {values}")
+            out.print(escape(f"  {name}: {values}"))
         if label is not None:
             out.print(f"  the true label is {label}")
     if not outcome.on_time:

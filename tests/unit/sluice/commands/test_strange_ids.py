@@ -1,0 +1,79 @@
+"""Ids and words of strangers, as results, explanations and audits show them: to the letter."""
+
+from dataclasses import replace
+
+import pytest
+import typer
+from rich.console import RenderableType
+from typer.testing import CliRunner
+
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.sluice.audit.fault_windows import FaultWindow
+from sluicegate.sluice.audit.promise_audit import StreamReport
+from sluicegate.sluice.audit.topic_audit import Audit
+from sluicegate.sluice.commands.reading import explain
+from sluicegate.sluice.commands.reading.audit import promises_table, table, windows_table
+from sluicegate.sluice.commands.reading.results import line
+from sluicegate.sluice.console import out
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+
+TOPICS = Topics("t")
+
+
+def shown(what: RenderableType) -> str:
+    with out.capture() as captured:
+        out.print(what, highlight=False, soft_wrap=True)
+    return captured.get()
+
+
+@pytest.fixture(params=["cam[/7]", "[red]7", "a[b]c", "[/]", "a:on:b"])
+def strange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(out, "_width", 200)
+    return str(request.param)
+
+
+def outcome(strange: str) -> Outcome:
+    return Outcome(
+        query_id=strange, app="cats", source=f"/{strange}", kind=OutcomeKind.FAILED, reason="model_error",
+        detail=f"no {strange}", arrival=1.0, deadline=2.0, at=1.5,
+    )  # fmt: skip
+
+
+def test_a_result_is_shown_to_the_letter(strange: str) -> None:
+    assert (
+        shown(line(outcome(strange))).rstrip() == f"failed    {strange}  cats     500.0 ms  model_error  no {strange}"
+    )
+    hosted = replace(outcome(strange), variant=f"v{strange}", device=f"d{strange}")
+    assert f"v{strange} (0.0 %)  d{strange}  batch 0" in shown(line(hosted))
+
+
+def test_an_explanation_is_shown_to_the_letter(strange: str) -> None:
+    text = shown(explain.table(outcome(strange), None, [(f"v{strange}", "too slow")]))
+    for told in (f"Query {strange}", f"/{strange}", f"model_error: no {strange}", f"v{strange}, too slow"):
+        assert told in text
+
+
+def test_a_query_that_nobody_has_asked_is_named_to_the_letter(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "open_broker", lambda *_: MemoryBroker())
+    app = typer.Typer()
+    explain.register(app)
+    ended = CliRunner().invoke(app, [strange])
+    assert ended.exit_code == 1 and f"no outcome of {strange} yet" in ended.stderr
+
+
+def test_an_audit_is_shown_to_the_letter(strange: str) -> None:
+    audit = Audit(TOPICS, timed=True)
+    message = codec.encode_query(strange, (), app="cats", now=10.0, source="a")
+    audit.add_query(Record(TOPICS.queries("cats"), 0, 0, message.key, message.value, message.headers, 10.0))
+    stream = StreamReport(
+        app="cats", stream=strange, queries=1, rejected=0, misses=1, mcd=1, worst={2: 1}, kept=False, broken=1,
+        unannounced=1, agrees=True, example=(), broken_at=(), unannounced_at=(),
+    )  # fmt: skip
+    report = replace(audit.report([FaultWindow(name=f"w{strange}", began=9.0, ended=11.0)]), promises=(stream,))
+    assert report.examples["lost"] == (strange,)
+    assert strange in shown(table(report))
+    assert f"cats/{strange}" in shown(promises_table(report))
+    assert f"w{strange}" in shown(windows_table(report))
