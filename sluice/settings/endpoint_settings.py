@@ -169,10 +169,16 @@ def secret_of(name: str, given: str | None, file: Path | None) -> str | None:
 def refuse_secrets(values: dict[str, Any], file: str) -> None:
     """Raise ConfigurationError where a settings file holds a secret: it would be copied, committed and shown."""
     for section, held in values.items():
-        if isinstance(held, dict):
-            for name in SECRETS:
-                if held.get(name) is not None:
-                    variable = f"SLUICE_{section.upper()}__{name.upper()}"
-                    raise ConfigurationError(
-                        f"{file}: {section}.{name} is a secret; set {variable} or {section}.{name}_file instead"
-                    )
+        _refuse_below((section,), held, file)
+
+
+def _refuse_below(place: tuple[str, ...], held: Any, file: str) -> None:
+    if not isinstance(held, dict):
+        return
+    for name, value in held.items():
+        inner = (*place, str(name))
+        if name in SECRETS and value is not None:
+            variable = f"SLUICE_{'__'.join(inner).upper()}"
+            told = ".".join(inner)
+            raise ConfigurationError(f"{file}: {told} is a secret; set {variable} or {told}_file instead")
+        _refuse_below(inner, value, file)

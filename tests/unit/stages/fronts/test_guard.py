@@ -184,12 +184,22 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "text", ["kafka: {password: hidden}", "http: {token: hidden}", "kafka: {key_password: hidden}"]
+    ("text", "variable"),
+    [
+        ("kafka: {password: hidden}", "SLUICE_KAFKA__PASSWORD"),
+        ("http: {token: hidden}", "SLUICE_HTTP__TOKEN"),
+        ("kafka: {key_password: hidden}", "SLUICE_KAFKA__KEY_PASSWORD"),
+        (
+            "kafka: {sasl_mechanism: OAUTHBEARER, oauth: {token_url: https://a, client_id: b, client_secret: hidden}}",
+            "SLUICE_KAFKA__OAUTH__CLIENT_SECRET",
+        ),
+    ],
 )
-def test_a_settings_file_may_hold_no_secret(tmp_path: Path, text: str) -> None:
+def test_a_settings_file_may_hold_no_secret(tmp_path: Path, text: str, variable: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=r"is a secret; set SLUICE_\w+__\w+ or") as told:
+    setting = variable.removeprefix("SLUICE_").replace("__", ".").lower()
+    with pytest.raises(ConfigurationError, match=f"{setting} is a secret; set {variable} or {setting}_file") as told:
         load(file)
     assert "hidden" not in str(told.value)
 
