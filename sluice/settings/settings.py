@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
@@ -40,7 +40,7 @@ from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.named_secrets import named_secrets
 from sluicegate.sluice.settings.object_settings import ObjectSettings
 from sluicegate.sluice.settings.topic_settings import TopicsSection
-from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables
+from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables, unreadable_variables
 from sluicegate.streams.source_proofs import SourceKeys
 from sluicegate.streams.topics import NAME, PREFIX
 
@@ -380,6 +380,9 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
         return settings.model_copy(update=_validated(changed)) if changed else settings
     except ValidationError as error:
         raise ConfigurationError(describe(error, str(file or "settings"))) from error
+    except SettingsError as error:
+        names = " or ".join(unreadable_variables(os.environ, error)) or str(error)
+        raise ConfigurationError(f'{names}: give JSON, such as ["digits"] or {{"digits": 1}}') from error
 
 
 def describe(error: ValidationError, what: str, model: type[BaseModel] = Settings) -> str:

@@ -1,4 +1,4 @@
-"""Names that nobody knows: what was meant, as near as it can be told."""
+"""Names that nobody knows: what was meant, as near as it can be told; and variables that cannot be read."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from pydantic_settings import SettingsError
 
 PREFIX = "SLUICE_"
 ELSEWHERE = frozenset({"SLUICE_DATA", "SLUICE_REQUIRE_KAFKA", "SLUICE_CHROMIUM", "SLUICE_APP", "SLUICE_TOKEN"})
@@ -13,6 +14,8 @@ ELSEWHERE = frozenset({"SLUICE_DATA", "SLUICE_REQUIRE_KAFKA", "SLUICE_CHROMIUM",
 
 _LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
 """What Kubernetes and Docker put into the environment of a service called ``sluice-...``; its ``..._PORT`` is a URL."""
+
+_FIELD = re.compile(r'for field "(\w+)"')
 
 
 def meant(name: str, known: Collection[str], before: str = "") -> str:
@@ -33,6 +36,14 @@ def unknown_variables(environment: Mapping[str, str], model: type[BaseModel]) ->
         if ours.split("__")[0].lower() not in model.model_fields:
             wrong.append(f"{name} sets nothing{meant(ours, every, PREFIX)}")
     return wrong
+
+
+def unreadable_variables(environment: Mapping[str, str], error: SettingsError) -> list[str]:
+    """Names of the variables that ``error``, raised as the environment was read, is about."""
+    field = _FIELD.search(str(error))
+    ours = PREFIX + field[1].upper() if field else PREFIX
+    text = getattr(error.__cause__, "doc", None)
+    return [name for name, value in environment.items() if name.upper().split("__")[0] == ours and value == text]
 
 
 def unknown_field(model: type[BaseModel], place: tuple[Any, ...]) -> str:

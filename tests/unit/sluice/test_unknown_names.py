@@ -34,6 +34,20 @@ def test_a_variable_that_sets_nothing_is_refused_with_the_nearest(
 
 @pytest.mark.parametrize(
     ("name", "value"),
+    [("SLUICE_APPS", "digits"), ("sluice_planner", "{period_s: 3}"), ("SLUICE_PLANNER__SPARE", "cpu1")],
+)
+def test_a_variable_that_must_be_json_and_is_not_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_PREFIX", value)  # of a text, which may be anything
+    with pytest.raises(ConfigurationError) as refused:
+        load()
+    assert str(refused.value) == f'{name}: give JSON, such as ["digits"] or {{"digits": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
     [
         ("SLUICE_DATA", "/papers"),
         ("SLUICE_SLO_S__DIGITS", "0.25"),
