@@ -1,10 +1,13 @@
 """``sluice infer``: ask one query and see its answer."""
 
 import asyncio
+import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import orjson
@@ -12,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.tensor import BYTES
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, SAID_AFTER, asking, awaited_url, connected
@@ -23,8 +27,12 @@ from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
+from sluicegate.streams.records.oip import DTYPES
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Answer, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MAX_FILE = 64 << 20
 
@@ -74,7 +82,8 @@ def _inputs(
     settings: Settings, app: str, file: Path | None, sample: int, served: Catalogue | None
 ) -> tuple[Mapping[str, Any], int | None]:
     if file is not None:
-        return read_arrays(file), None
+        known = served.apps[app].inputs if served is not None and app in served.apps else ()
+        return read_arrays(file, {spec.name: spec.datatype for spec in known}), None
     catalogue = served if served is not None else open_catalogue(settings, [app])[0]
     if app not in catalogue.apps:
         raise ConfigurationError(f"--app {app!r}: not in the catalogue; it has {', '.join(catalogue.apps)}")
@@ -96,17 +105,17 @@ def _texts(values: Any) -> Any:
         return b64encode(values).decode()
 
 
-def read_arrays(file: Path) -> dict[str, Any]:
+def read_arrays(file: Path, datatypes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Arrays of numbers or texts by name from .npz (no pickle) or JSON.
 
+    Numbers of JSON are of the datatype that ``datatypes`` says of their input; FP32 where it says nothing.
     Raises ConfigurationError or InvalidInputError in one line.
     """
     try:
         if file.stat().st_size > _MAX_FILE:
             raise InvalidInputError("--input", f"{file} has over {_MAX_FILE >> 20} MiB")
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+            return _unpacked(file)
         values = orjson.loads(file.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"--input {file}: {error.strerror or error}; give a readable .npz or .json") from error
@@ -115,10 +124,41 @@ def read_arrays(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InvalidInputError("--input", f"{file}: give a JSON object of arrays by input name")
     try:
-        arrays = {name: np.asarray(value) for name, value in values.items()}
-        return {name: array if array.dtype.kind == "U" else array.astype(np.float32) for name, array in arrays.items()}
-    except (ValueError, TypeError) as error:
+        return {name: _array(value, name, datatypes.get(name)) for name, value in values.items()}
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInputError("--input", f"{file}: arrays are numbers, or texts, of one shape ({error})") from error
+
+
+def _unpacked(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            arrays = np.load(opened, allow_pickle=False)
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise InvalidInputError("--input", f"{file} is one array without a name; write it by numpy.savez")
+            with arrays:
+                return {name: arrays[name] for name in arrays.files}
+    except (BadZipFile, EOFError, RuntimeError, zlib.error) as error:  # damaged, or packed as NumPy does not pack
+        raise InvalidInputError("--input", f"{file} is no whole .npz ({error})") from error
+
+
+def _array(values: Any, name: str, datatype: str | None) -> "NDArray[Any]":
+    """Of one input. Raises InvalidInputError, ValueError, TypeError or OverflowError."""
+    array = np.asarray(values)
+    if datatype == BYTES or (datatype is None and array.dtype.kind == "U"):
+        return array
+    if datatype is None:
+        return array.astype(np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            cast = np.array(values, dtype=DTYPES[datatype])
+    except (ValueError, TypeError, OverflowError):
+        fits = False
+    else:
+        finite = array.dtype.kind != "U" and bool(np.isfinite(cast).all())
+        fits = finite if cast.dtype.kind == "f" else cast.tolist() == values
+    if not fits:
+        raise InvalidInputError("--input", f"{name} is of {datatype}, which cannot hold what the file says")
+    return cast
 
 
 async def _served(url: str, settings: Settings, app: str) -> Catalogue | None:
