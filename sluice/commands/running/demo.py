@@ -33,7 +33,7 @@ def demo(
     broker: Annotated[str | None, typer.Option(help="memory:// (default) or kafka://host:port.")] = None,
     duration: Annotated[float, typer.Option(min=5.0, max=3600.0, help="Seconds of the trace.")] = DURATION,
     report: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("reports/demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 7,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     record: Annotated[bool, typer.Option(help="Write every decision under the run's folder.")] = False,
     as_json: JsonOption = False,

@@ -46,7 +46,7 @@ def replay(
     duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows a query carries.")] = 1,
     latency_ms: Annotated[float | None, typer.Option(help="Ask for this latency instead of the app's SLO.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.sluice.commands.running import replay
+from sluicegate.sluice.commands.running import demo, replay
 from sluicegate.sluice.load import open_loop_client
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Written
@@ -133,3 +133,12 @@ def test_behind_a_broker_that_never_answers_it_ends_before_memory_does(
     code, counted, told = replayed(lambda _, sent: None)
     assert code == 1 and 1 < counted["queries"] == counted["lost"] < 20
     assert "the rest is not sent" in told or "did not acknowledge" in told
+
+
+@pytest.mark.parametrize("command", [["replay", "generator", "--qps", "1"], ["demo"]], ids=["replay", "demo"])
+def test_a_seed_below_0_is_refused_as_an_option(command: list[str]) -> None:
+    whole = typer.Typer()
+    replay.register(whole)
+    demo.register(whole)
+    ended = CliRunner().invoke(whole, [*command, "--seed", "-1"], env={"COLUMNS": "200"})
+    assert ended.exit_code == 2 and "Invalid value for '--seed'" in ended.stderr
