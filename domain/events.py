@@ -174,7 +174,7 @@ class StreamResumed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """``query`` came, or waited, and is not run whatever is decided here: a miss. Sent before that is told."""
+    """A query that is not run, whatever is decided here: a miss. Sent before that is told."""
 
     query: Query
 
