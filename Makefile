@@ -134,6 +134,7 @@ mutants-sample: $(VENV)/.dev ## a fixed sample in a minute or two; fails where f
 		--tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.75
 
 coverage: $(VENV)/.dev ## statements and branches of the pure code that tests with no broker and no process run; less than 90 % of a room fails
+	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
 	@mkdir -p $(dir $(COVERAGE_FILE))
 	$(PYTEST) -q --numprocesses 2 --dist loadfile -m "not timing and not thorough" $(PURE:%=--cov=%) --cov-branch --cov-report= \
 		tests/unit tests/property tests/simulation
