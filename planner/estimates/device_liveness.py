@@ -3,7 +3,7 @@
 Rules:
 - A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
   its incarnation. One that says it is leaving is alive but not usable.
-- Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew.
+- Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew, expected ones too.
 - Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
   are gone.
 - Nothing is decided here but that; the controller turns changes into plans.
@@ -116,6 +116,8 @@ class Fleet:
         """Nothing could be heard until now."""
         for state in self._states.values():
             state.seen = max(state.seen, now)
+        if self._began is not None:
+            self._began = max(self._began, now)
 
     def bury(self, now: float) -> list[DeviceState]:
         """Declare dead what has been silent for too long; those that died now, by name."""

@@ -386,6 +386,19 @@ def test_who_was_never_heard_is_not_missed_at_the_take_over_but_a_timeout_later(
     assert of(Reclaim, said) == [Reclaim("d1", "gone")]
 
 
+def test_who_is_expected_is_not_missed_for_a_silence_of_the_log_after_the_take_over() -> None:
+    world = World(newest=old_plan(d1="i"))
+    world.now += TIMEOUT + 0.3
+    world.writes = False
+    world.tell(ClockRead(WALL + world.now))
+    world.writes = True
+    world.tell(Heard())
+    said = world.tell(ClockRead(WALL + world.now)) + world.run(1.0, "d1")
+    assert world.core.leads(world.now)
+    assert not of(Reclaim, said)
+    assert plans(said)[-1].incarnations == {"d1": "i"}
+
+
 def test_while_the_log_is_silent_nobody_is_missed() -> None:
     world = World()
     world.run(3.0, "d0", "d1")

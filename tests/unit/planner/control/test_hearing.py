@@ -52,3 +52,13 @@ def test_devices_that_the_term_before_counted_on_have_the_whole_timeout_from_whe
     assert there.unheard(now + TIMEOUT + 0.1) == [("c", "c-2")]
     assert not there.expected
     assert there.unheard(now + TIMEOUT + 0.2) == []
+
+
+def test_who_is_waited_for_gets_the_whole_timeout_anew_after_the_log_was_silent() -> None:
+    there = Fleet([], TIMEOUT)
+    there.expect({"a": "a-1"})
+    there.excuse(9.0)  # nobody has looked yet
+    assert there.unheard(10.0) == []
+    there.excuse(15.0)
+    assert there.unheard(15.0 + TIMEOUT) == []
+    assert there.unheard(15.1 + TIMEOUT) == [("a", "a-1")]
