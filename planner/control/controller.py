@@ -6,7 +6,9 @@ Rules:
   reclaimed, then a new plan is asked for. It rejoins by any later heartbeat, whatever its incarnation.
 - A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
   epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
-  ``device_timeout`` are reclaimed as well.
+  ``device_timeout`` leave the plan and are reclaimed as well.
+- Where a plan in force still names an incarnation that was declared dead (a device that was leaving, or had nothing
+  placed on it) and that beats again, an epoch that does not name it tells its worker that it must rejoin.
 - A plan is asked for (how often: ``sluicegate.planner.control.replan_trigger``) when the first device is seen;
   ``join_grace`` after further ones, and after GPUs that were cut otherwise (they come in flocks); at once when one left
   or died; on a burst; when measured latency contradicts a profile; when a variant failed to load; when the registry
@@ -152,6 +154,12 @@ class Controller:
             self._maybe_solve(now, actions)
         return actions
 
+    def refused(self, device: str, incarnation: str, now: float) -> list[ControllerAction | Solve]:
+        """An incarnation that was declared dead beats again: an epoch without it, where the plan in force names it."""
+        actions: list[ControllerAction | Solve] = []
+        self._disown([(device, incarnation)], now, actions)
+        return actions
+
     def excuse(self, now: float) -> None:
         """The log was silent until now: no device is to be missed for that."""
         self._fleet.excuse(now)
@@ -232,15 +240,19 @@ class Controller:
         self._asking.devices_changed = True
 
     def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
-        for name, incarnation in self._fleet.unheard(now):
-            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
-            actions.append(Reclaim(name, incarnation))
+        unheard = self._fleet.unheard(now)
         dead = self._fleet.bury(now)
+        before = self._number
         for state in dead:
             self._changes.left(state.device.name)
         if any(not state.leaving for state in dead):
             names = ", ".join(state.device.name for state in dead)
             self._without(f"device {names} lost", now, actions)
+        if self._number == before:
+            self._disown(unheard, now, actions)
+        for name, incarnation in unheard:
+            actions.append(Announce(f"device:{name}", "lost", "not heard of since this planner took over"))
+            actions.append(Reclaim(name, incarnation))
         for state in dead:
             silence = f"no heartbeat for {now - state.seen:.1f} s"
             actions.append(Announce(f"device:{state.device.name}", "left" if state.leaving else "lost", silence))
@@ -248,6 +260,14 @@ class Controller:
         self._recut(self._changes.overdue(now), now, actions)
         self._wish(now, actions)
         self._weigh_hosts(now, actions)
+
+    def _disown(self, gone: Iterable[tuple[str, str]], now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Have the plan in force name none of these: a worker that lives learns from that that it must rejoin."""
+        plan = self._plan
+        named = [name for name, incarnation in gone if plan is not None and plan.incarnations.get(name) == incarnation]
+        if plan is not None and named:
+            self._asking.devices_changed = True
+            self._carry_on(plan, f"device {', '.join(named)} gone", now, actions)
 
     def _weigh_hosts(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         """What the machine itself is short of, no profile tells: plans count on less, and are made less often."""

@@ -322,7 +322,10 @@ class PlannerCore:
     def _device_heard(self, beat: DeviceHeard, now: float, actions: list[PlannerAction]) -> None:
         seen = self._notes.noted(beat.seen)
         if self._dead.get(seen.device) == seen.incarnation:
-            return  # it learns that from the plan, and comes back under another incarnation
+            # It learns that from the plan, and comes back under another incarnation.
+            if self.leads(now):
+                self._do(self._controller.refused(seen.device, seen.incarnation, now), now, actions)
+            return
         if self._reclaiming.absent(seen.device):
             return
         if self._stands_still(beat, now, actions):

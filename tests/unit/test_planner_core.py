@@ -386,6 +386,21 @@ def test_who_was_never_heard_is_not_missed_at_the_take_over_but_a_timeout_later(
     assert of(Reclaim, said) == [Reclaim("d1", "gone")]
 
 
+def test_where_nobody_was_heard_at_the_take_over_an_epoch_names_none_of_those_given_up() -> None:
+    world = World(newest=old_plan(d0="old", d1="gone"))
+    said = world.run(TIMEOUT + 0.5)
+    (last,) = plans(said)
+    assert last.incarnations == {}
+    assert said.index(of(Publish, said)[0]) < said.index(of(Reclaim, said)[0])
+    assert of(Reclaim, said) == [Reclaim("d0", "old"), Reclaim("d1", "gone")]
+    assert not of(Solve, world.run(1.0, "d0", incarnation="old")), "that one is dead"
+    world.run(0.6, "d0", incarnation="new")
+    world.tell(SweepBegan("d0", 5, 6))
+    world.tell(WorkLeft("d0", (Left(5, None),)))
+    world.tell(Swept("d0"))
+    assert set(plans(world.run(1.0, "d0", incarnation="new"))[-1].incarnations) == {"d0"}
+
+
 def test_who_is_expected_is_not_missed_for_a_silence_of_the_log_after_the_take_over() -> None:
     world = World(newest=old_plan(d1="i"))
     world.now += TIMEOUT + 0.3
@@ -429,6 +444,19 @@ def test_a_note_withdraws_a_device_until_it_is_taken_back() -> None:
     world.tell(DeviceNoted("d1", "scaler"))
     world.run(1.0, "d0", "d1")
     assert "d1" in {p.device for p in plans(world.said)[-1].placements}
+
+
+def test_a_withdrawn_device_that_was_silent_for_too_long_learns_from_an_epoch_that_it_must_rejoin() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    world.tell(DeviceNoted("d1", "scaler", withdrawn=True))
+    world.run(1.0, "d0", "d1")
+    said = world.run(TIMEOUT + 0.6, "d0")
+    assert of(Reclaim, said) == [Reclaim("d1", "i")]
+    assert "d1" in plans(world.said)[-1].incarnations, "most that are withdrawn end, and then an epoch is for nothing"
+    (told,) = plans(world.run(1.0, "d0", "d1"))
+    assert told.incarnations.keys() == {"d0"}
+    assert not plans(world.run(1.0, "d1", "d0"))
 
 
 def test_a_stage_that_does_not_run_here_withdraws_nothing() -> None:

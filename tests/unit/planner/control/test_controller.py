@@ -178,6 +178,10 @@ def test_a_leaving_device_lives_until_it_is_silent_and_its_work_is_reclaimed_the
         Announce("device:d1", "left", "no heartbeat for 2.1 s"),
         Reclaim("d1", "i"),
     ]
+    (disowned,) = published(world.controller.refused("d1", "i", 107.2))
+    assert disowned.plan.incarnations == {"d0": "i"}
+    assert disowned.plan.placements == plan.placements
+    assert world.controller.refused("d1", "i", 107.3) == [], "the plan in force does not name it any more"
 
 
 def test_a_question_without_an_answer_is_told_and_the_plan_in_force_can_be_published_again() -> None:
