@@ -112,6 +112,10 @@ class DemandEstimator:
         if second < state.next_second:
             # A count that comes after its second was closed belongs to the oldest open one: nothing is lost.
             second = state.next_second
+        if second not in state.seconds:  # who stands by is told and never asked: nobody closes these there
+            oldest = math.floor(now - 0.5) - _FORGOTTEN
+            for old in [k for k in state.seconds if k < oldest]:
+                del state.seconds[old]
         state.seconds[second] = state.seconds.get(second, 0.0) + event.count
         half = math.floor(2 * middle)
         state.halves[half] = state.halves.get(half, 0.0) + event.count

@@ -82,6 +82,11 @@ class HostStrain:
         host.delays.append((now, event.late))
         host.heard = now
         self._ended.extend((now, one) for one in event.ended)
+        # Who stands by is told and never asked: what no judgement would look at goes here as well.
+        oldest = now - self._settings.window
+        while host.delays[0][0] < oldest:
+            host.delays.popleft()
+        self._forget_ended(oldest)
 
     def planned(self, now: float) -> None:
         """Another plan is in force: misses from now on are its."""
@@ -181,11 +186,14 @@ class HostStrain:
 
     def _forget(self, now: float) -> None:
         oldest = now - self._settings.window
-        while self._ended and self._ended[0][0] < oldest:
-            self._ended.popleft()
+        self._forget_ended(oldest)
         for name, host in list(self._hosts.items()):
             if host.heard < oldest:
                 del self._hosts[name]
                 continue
             while host.delays[0][0] < oldest:
                 host.delays.popleft()
+
+    def _forget_ended(self, oldest: float) -> None:
+        while self._ended and self._ended[0][0] < oldest:
+            self._ended.popleft()

@@ -1,10 +1,19 @@
 """When the controller plans, what it publishes and whom it declares dead."""
 
+import pickle
 from collections.abc import Iterable
 from dataclasses import replace
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim
-from sluicegate.domain.events import DemandCounted, DeviceSeen, LatencyMeasured, PlanAcknowledged, Ticked
+from sluicegate.domain.events import (
+    DemandCounted,
+    DeviceSeen,
+    EndsCounted,
+    HostHeard,
+    LatencyMeasured,
+    PlanAcknowledged,
+    Ticked,
+)
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
@@ -337,6 +346,21 @@ def test_who_stood_by_knows_demand_devices_latencies_and_what_failed_to_load_whe
     assert set(solve.problem.catalogue.profiles) == {(FAST, "cpu")}
     assert abs(solve.problem.latency_factor[FAST, "cpu"] - 1.5) < 1e-9
     assert solve.problem.demands[0].qps > 10.0
+
+
+def test_who_stands_by_for_long_keeps_no_more_than_who_has_for_a_while() -> None:
+    controller = World().controller
+
+    def kept_after(start: int, end: int) -> int:
+        for now in range(start, end):
+            for device in ("d0", "d1"):
+                controller.listen(DeviceSeen(device, "cpu", "i"), float(now))
+                controller.listen(HostHeard(device, 0.01, (EndsCounted("a", 3, 1),)), float(now))
+            controller.listen(DemandCounted("a", 40, 1.0), float(now))
+        return len(pickle.dumps(controller))
+
+    before = kept_after(1000, 1200)
+    assert kept_after(1200, 3000) <= 1.01 * before
 
 
 def test_shortage_is_announced_once_and_its_end_once() -> None:
