@@ -158,7 +158,9 @@ class WorkerTasks:
         _check(device)
         if device in self.running():
             return
-        await self.stop(device)
+        _, ended = self._started.pop(device, (None, None))
+        if ended is not None and not ended.cancelled() and (error := ended.exception()) is not None:
+            log.error("worker of %s failed and is started anew: %s", device, error, exc_info=error)
         stop = asyncio.Event()
         self._started[device] = (stop, asyncio.create_task(self._serve(device, stop)))
 

@@ -144,6 +144,27 @@ async def test_no_docker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
         await ComposeWorkers(Path("compose.yml")).start("cpu2")
 
 
+async def test_a_task_that_failed_is_started_anew_and_what_it_failed_with_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starts: list[str] = []
+
+    async def serve(device: str, stop: asyncio.Event) -> None:
+        starts.append(device)
+        if len(starts) == 1:
+            raise RuntimeError("out of memory")
+        await stop.wait()
+
+    tasks = WorkerTasks(serve)
+    await tasks.start("cpu1")
+    await until_dead(tasks, "cpu1")
+    await tasks.start("cpu1")
+    assert tasks.running() == {"cpu1"}
+    assert "worker of cpu1 failed and is started anew: out of memory" in caplog.text
+    await tasks.close()
+    assert starts == ["cpu1", "cpu1"]
+
+
 async def test_tasks_end_when_they_are_stopped_and_tell_what_they_failed_with() -> None:
     ended: list[str] = []
 
