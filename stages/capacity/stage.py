@@ -243,8 +243,8 @@ class CapacityStage:
         """Whether a driver did what it was asked."""
         try:
             await work
-        except SluiceError as error:
-            log.error("%s: %s", self.name, error)
+        except Exception as error:  # the rule waits to be told, whatever a driver or a worker raises
+            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, SluiceError) else error)
             self._meters.add("sluice_worker_changes", device, "failed")
             return False
         self._meters.add("sluice_worker_changes", device, what)

@@ -6,10 +6,24 @@ from collections.abc import Awaitable, Sequence
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.events import Ticked
+from sluicegate.executors.drivers.worker_drivers import WorkerTasks
+from sluicegate.planner.capacity.events import (
+    CapacityAction,
+    CapacityEvent,
+    Start,
+    Stop,
+    WorkerStarted,
+    WorkerStopped,
+)
+from sluicegate.stages.capacity.stage import CapacityStage
+from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
+from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import (
     Broker,
     Consumer,
@@ -20,6 +34,8 @@ from sluicegate.streams.ports import (
     TopicSpec,
     Written,
 )
+from sluicegate.streams.topics import Topics
+from tests.harness import PATIENCE_S
 
 pytestmark = pytest.mark.virtual
 
@@ -232,3 +248,41 @@ async def test_one_stage_that_fails_stops_the_others_and_is_told() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         await run_stages([good, OneStage("bad", fails=True)], asyncio.Event())
     assert good.stopped
+
+
+class BrokenWorkers(WorkerTasks):
+    """Raises what no driver should."""
+
+    async def start(self, device: str) -> None:
+        raise RuntimeError(f"{device} is broken")
+
+    async def stop(self, device: str) -> None:
+        raise RuntimeError(f"{device} is still broken")
+
+
+async def test_a_rule_of_capacity_is_told_of_calls_that_failed_whatever_they_raised() -> None:
+    broker, topics, stop = MemoryBroker(), Topics("t"), asyncio.Event()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    told: list[CapacityEvent] = []
+
+    def handle(event: CapacityEvent, now: float) -> Sequence[CapacityAction]:
+        match event:
+            case Ticked():
+                return [] if told else [Start("s0")]
+            case WorkerStarted():
+                told.append(event)
+                return [Stop("s0")]
+            case WorkerStopped():
+                told.append(event)
+                stop.set()
+        return []
+
+    async def serve(device: str, stop: asyncio.Event) -> None: ...
+
+    connections = Connections(broker=broker, producer=broker.producer(), topics=topics, clock=SystemClock())
+    stage = CapacityStage("scaler", connections, handle, driver=BrokenWorkers(serve), period=0.01)
+    async with asyncio.timeout(PATIENCE_S):
+        await stage.run(stop)
+    assert told[0] == WorkerStarted("s0", ok=False)
+    assert WorkerStopped("s0") in told
+    await broker.close()
