@@ -2,7 +2,8 @@
 
 Rules. At each look the demand of every app, measured and by its trend for when a worker that is started now would
 serve, and what waits, become queries on hand; ``autoscaling`` says how many workers that is, kept for a while;
-``spare_pool`` which spare devices start, are withdrawn and end.
+``spare_pool`` which spare devices start, are withdrawn and end. What waited at a worker that is silent counts no more:
+it died, and others have what it held.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ from sluicegate.planner.capacity.spare_pool import (
 )
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator
 
+_HEARD = 5.0
+"""Seconds for which what a worker said of its queue counts: some heartbeats."""
+
 
 class LoadScaling:
     """As many workers as the load needs. ``units``: what a worker does for each app at a time. ``headroom``: capacity
@@ -53,7 +57,7 @@ class LoadScaling:
         self._lead = lead
         self._demand = DemandEstimator()
         self._trends = {app: Trend() for app in units}
-        self._queued: dict[str, int] = {}
+        self._queued: dict[str, tuple[float, int]] = {}  # when it was told, and how many
 
     def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
         """Decide."""
@@ -61,7 +65,7 @@ class LoadScaling:
             case DemandCounted():
                 self._demand.handle(event, now)
             case WorkerReported(device):
-                self._queued[device] = 0 if event.leaving else event.queued
+                self._queued[device] = now, 0 if event.leaving else event.queued
                 return self._tell(WorkerHeard(device, event.idle, event.leaving), now)
             case WorkerStarted(device, ok) if not ok:
                 return self._tell(WorkerEnded(device, failed=True), now)
@@ -77,7 +81,8 @@ class LoadScaling:
     def _look(self, now: float) -> list[CapacityAction]:
         rates = {app: self._demand.estimate(app, now).qps for app in self._units}
         everything = sum(rates.values())
-        waiting = sum(self._queued.values())
+        self._queued = {device: told for device, told in self._queued.items() if now - told[0] <= _HEARD}
+        waiting = sum(queued for _, queued in self._queued.values())
         actions: list[CapacityAction] = []
         for app, unit in self._units.items():
             trend = self._trends[app]

@@ -355,6 +355,31 @@ def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_o
     assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
 
 
+def test_what_waits_at_a_worker_that_fell_silent_counts_no_more() -> None:
+    rule = LoadScaling(
+        {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5)},
+        Autoscaler({"a0": 4}, ScalingSettings(keep_alive=0.0)),
+        ElasticFleet(2, ("s0",), settle=SETTLE, patience=60.0, start_timeout=30.0),
+        headroom=1.0,
+        lead=0.0,
+    )
+
+    def wanted(start: int, end: int, *reporting: str) -> list[int]:
+        found: list[int] = []
+        for now in range(start, end):
+            rule.handle(DemandCounted("a", 35, 1.0), START + now)
+            for device in reporting:
+                rule.handle(WorkerReported(device, "cpu", 0.9, 30, ("a0",)), START + now)
+            said = rule.handle(Ticked(), START + now)
+            found += [action.workers for action in said if isinstance(action, Wants)]
+        return found
+
+    assert wanted(0, 100, "d0", "d1")[-1] == 4  # 60 that wait within 0.5 s are 12 more on hand than 3.5
+    after = wanted(100, 160, "d0")
+    assert after[2] == 4, "one late heartbeat is no death"
+    assert after[-1] == 3
+
+
 def test_workers_are_wanted_before_a_rising_load_comes_with_headroom_over_what_is_expected() -> None:
     """60 a second, one more each: with a quarter more 75 now, 7.5 on hand in two batches of 4, and 87.5 in 10 s."""
     rule = LoadScaling(
