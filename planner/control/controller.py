@@ -87,7 +87,8 @@ class Controller:
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._asking = Asking(self._settings)
-        self._fleet.expect(previous.incarnations if previous is not None else {})
+        self._named = dict(previous.incarnations) if previous is not None else {}
+        self._fleet.expect(self._named)
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
 
     @property
@@ -109,6 +110,10 @@ class Controller:
     def living(self) -> tuple[str, ...]:
         """Devices that are heard of, also those that are leaving."""
         return tuple(self._fleet.incarnations())
+
+    def counted_on(self, device: str, incarnation: str) -> bool:
+        """Whether a plan of this term, or the one that it began with, named this incarnation of the device last."""
+        return self._named.get(device) == incarnation
 
     def again(self, reason: str, now: float) -> list[ControllerAction | Solve]:
         """The plan in force as a new epoch, where there is one."""
@@ -196,7 +201,8 @@ class Controller:
         self._changes.take_over(newest, now)
         if self._rule is not None:
             self._rule.begin()
-        self._fleet.expect(newest.incarnations if newest is not None else {})
+        self._named = dict(newest.incarnations) if newest is not None else {}
+        self._fleet.expect(self._named)
         self._asking.begin()
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
         actions: list[ControllerAction | Solve] = []
@@ -412,6 +418,7 @@ class Controller:
         epoch = self._next
         self._number = epoch.number
         named = self._fleet.incarnations()
+        self._named.update(named)
         geometries = self._changes.geometries(self._fleet.usable())
         self._plan = replace(plan, epoch=epoch, created=now, incarnations=named, geometries=geometries)
         self._outlook.strain.planned(now)

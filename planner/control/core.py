@@ -6,7 +6,8 @@ Rules.
   an older leader still publishes is refused everywhere; that one looks at its lease before it decides anything.
 - Plans: ``sluicegate.planner.control.controller``. Their fences are those up to which dead devices' work was moved
   (``reclaiming``).
-- A device that was declared dead is let in again under another incarnation, once the sweep under way is over. Who takes
+- A device that was declared dead is let in again under another incarnation, once the sweep under way is over; under the
+  same one where no plan ever named it, since its worker has begun nothing, and no plan tells it to rejoin. Who takes
   over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
 - A device on which nothing advances (``STUCK``) is taken for one that is leaving, while another advances.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
@@ -386,7 +387,8 @@ class PlannerCore:
                     self._questions.asked(action, now)
                     actions.append(action)
                 case Reclaim(device, incarnation):
-                    self._dead[device] = incarnation
+                    if self._controller.counted_on(device, incarnation):
+                        self._dead[device] = incarnation
                     self._reclaiming.dead(device, now)
                     actions.append(action)
                     actions += self._reclaiming.due(now)

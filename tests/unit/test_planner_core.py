@@ -414,6 +414,18 @@ def test_who_is_expected_is_not_missed_for_a_silence_of_the_log_after_the_take_o
     assert plans(said)[-1].incarnations == {"d1": "i"}
 
 
+def test_who_was_missed_before_any_plan_named_it_is_let_in_as_what_it_was() -> None:
+    world = World(solves=False)
+    world.run(1.0, "d0")
+    world.beat("d1")
+    assert of(Reclaim, world.run(TIMEOUT + 0.6, "d0")) == [Reclaim("d1", "i")]
+    world.solves = True
+    world.answer()
+    world.run(1.0, "d0", "d1")
+    world.tell(SweepBegan("d1", 0, 0))
+    assert {*plans(world.run(2.0, "d0", "d1"))[-1].incarnations} == {"d0", "d1"}
+
+
 def test_while_the_log_is_silent_nobody_is_missed() -> None:
     world = World()
     world.run(3.0, "d0", "d1")
