@@ -286,8 +286,12 @@ def _from_json(field: str, datatype: str, shape: tuple[int, ...], data: object, 
 
 
 def _holds_text(data: list[Any]) -> bool:
-    kinds = set(map(type, data))
-    return str in kinds or (list in kinds and any(_holds_text(one) for one in data if type(one) is list))
+    try:
+        sum(data)  # of numbers alone, as nearly always: a quarter of what a look at each takes
+    except TypeError:
+        kinds = set(map(type, data))
+        return str in kinds or (list in kinds and any(_holds_text(one) for one in data if type(one) is list))
+    return False
 
 
 def _large_integers(data: list[Any], rounded: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
