@@ -12,8 +12,6 @@ SKIPPED := reports/tests/skipped.json
 CHECKED := reports/tests/checked.txt
 # Files that claim speeds; of the others nothing need be read to run those.
 TIMED = $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
-PURE := policies planner simulator sluice/audit
-coverage: export COVERAGE_FILE := reports/coverage/covered
 PYTEST = TESTS_SKIPPED=$(SKIPPED) $(BIN)/python -m pytest
 
 # Where an environment forbids it, each process of the suite would compile all of its modules anew.
@@ -133,7 +131,9 @@ mutants-sample: $(VENV)/.dev ## a fixed sample in a minute or two; fails where f
 	$(BIN)/python -m tests.mutants.run --n 24 --seed 11 --files policies/promises/*.py policies/placement/*.py \
 		--tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.75
 
-coverage: $(VENV)/.dev ## statements and branches of the pure code that tests with no broker and no process run; less than 90 % of a room fails
+PURE := policies planner simulator sluice/audit
+coverage: export COVERAGE_FILE := reports/coverage/covered
+coverage: $(VENV)/.dev ## what fast tests run of the pure code, statements and branches; below 90 % of a folder it fails
 	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
 	@mkdir -p $(dir $(COVERAGE_FILE))
 	$(PYTEST) -q --numprocesses 2 --dist loadfile -m "not timing and not thorough" $(PURE:%=--cov=%) --cov-branch --cov-report= \
