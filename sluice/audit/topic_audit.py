@@ -1,7 +1,8 @@
 """The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
 
 records on the query topics = outcomes on the result topics + dead letters about query records. A query is known by app,
-source and id; a record of one that was seen before has a dead letter, not a second outcome. Outcomes of older versions
+source and id; a record of one that was seen before has a dead letter, not a second outcome: without either it is lost,
+and what has both a dead letter that refuses it and an outcome ended twice. Outcomes of older versions
 do not tell the source: each is of the query of its app and id that has no other. Promises are recounted
 (sluicegate.sluice.audit.promise_audit). Nothing here trusts a counter of the system. Where windows are asked for, what
 went wrong is told of each of them (sluicegate.sluice.audit.fault_windows).
@@ -175,10 +176,15 @@ class Audit:
         excused = {place for place, reason in self._dead.items() if reason != codec.DUPLICATE_ID}
         expected = {key for place, key in self._asked.items() if place not in excused}
         outcomes, whose = self._owned(asked, expected)
-        unanswered = sorted(expected - outcomes.keys())
+        records = Counter(self._asked.values())
+        letters = Counter(self._asked[place] for place in self._dead if place in self._asked)
+        missing = {key: records[key] - letters[key] - outcomes[key] for key in asked}
+        missing |= {key: max(1, missing[key]) for key in expected - outcomes.keys()}
+        unanswered = [key for key in sorted(asked) for _ in range(missing[key])]
         lost = [key for key in unanswered if not self._may_have_ended(key)]
-        copies = {key: n for key, n in outcomes.items() if n > 1}
         unasked = sorted(outcomes.keys() - asked)
+        once = expected.union(unasked)
+        copies = {key: n - (key in once) for key, n in outcomes.items() if n > (key in once)}
         unknown = [key for key in unasked if not self._may_have_been_asked(key)]
         unmarked = [whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
@@ -189,7 +195,7 @@ class Audit:
             dead_letters=len(dead),
             duplicate_ids=sum(reason == codec.DUPLICATE_ID for reason in dead.values()),
             lost=len(lost),
-            duplicates=sum(n - 1 for n in copies.values()),
+            duplicates=sum(copies.values()),
             max_copies=max(outcomes.values(), default=0),
             unknown=len(unknown),
             unreadable=self._unreadable,
@@ -209,7 +215,7 @@ class Audit:
                 windows,
                 self._when or {},
                 lost=lost,
-                duplicates={key: n - 1 for key, n in copies.items()},
+                duplicates=copies,
                 late_unmarked=unmarked,
                 broken_at=[at for stream in promises for at in stream.broken_at],
                 unannounced_at=[at for stream in promises for at in stream.unannounced_at],

@@ -98,8 +98,9 @@ def test_it_counts_what_a_plain_recount_counts(fates: list[Fate], rng: Random) -
     expected = [f for f in known if any(said in (None, codec.DUPLICATE_ID) for said in f.said)]
     assert report.queries == sum(len(f.said) for f in fates)
     assert report.outcomes == sum(len(f.ends) for f in fates)
-    assert report.lost == sum(not f.ends for f in expected)
-    assert report.duplicates == sum(max(0, len(f.ends) - 1) for f in fates)
+    unended = sum(max(0, f.said.count(None) - len(f.ends)) for f in known)
+    assert report.lost == unended + sum(not f.ends and None not in f.said for f in expected)
+    assert report.duplicates == sum(max(0, len(f.ends) - (f in expected or not f.said)) for f in fates)
     assert report.unknown == sum(bool(f.ends) and not f.said for f in fates)
     assert report.max_copies == max((len(f.ends) for f in fates), default=0)
     answered = OutcomeKind.ANSWERED

@@ -64,6 +64,19 @@ def test_a_copy_is_lost_where_the_only_answer_is_anothers(answer_to: dict[str, s
     assert found.examples["lost"] != ()
 
 
+def test_a_copy_that_was_neither_answered_nor_refused_is_lost() -> None:
+    found = report([asked(3, "q"), asked(8, "q"), asked(4, "r")], [], [answered("q"), answered("r")])
+    assert (found.lost, found.examples["lost"], found.duplicates, found.balanced) == (1, ("q",), 0, False)
+
+
+def test_what_was_refused_and_answered_ended_twice() -> None:
+    first, other = asked(3, "q"), asked(4, "r")
+    found = report([first, other], [refused(first, "is no JSON")], [answered("q"), answered("r")])
+    assert (found.duplicates, found.examples["duplicates"], found.lost, found.balanced) == (1, ("q",), 0, False)
+    again = report([first, other, asked(9, "q")], [refused(first, "is no JSON")], [answered("q"), answered("r")])
+    assert again.balanced, "it was asked again, and then answered"
+
+
 def test_what_cannot_be_understood_needs_no_outcome() -> None:
     first = asked(3, "q")
     assert report([first], [refused(first, "is no JSON")], []).lost == 0
