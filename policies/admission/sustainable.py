@@ -79,7 +79,7 @@ def _begun(places: Iterable[PlaceLimit], before: Iterable[PlaceLimit]) -> list[P
 class _AppWindow:
     """What one app was admitted, and whether it is announced to be over its rate."""
 
-    __slots__ = ("degraded", "fair", "latest", "least", "limits", "switch")
+    __slots__ = ("_set_back", "degraded", "fair", "latest", "least", "limits", "switch")
 
     def __init__(self, limits: Limits, calm: int, weights: Mapping[str, float]) -> None:
         self.fair = FairWindow(WindowLimiter(limits.places, limits.window_s), weights)
@@ -88,6 +88,14 @@ class _AppWindow:
         self.least = _WHOLE * limits.slo
         self.switch = SafeModeSwitch(calm)
         self.latest = -inf
+        self._set_back = 0.0  # by so much the clock was, in all
+
+    def time_of(self, arrival: float, now: float) -> float:
+        """When a query that arrived then counts: never before the last, however far the clock is set back."""
+        if now + self._set_back < self.latest - self.limits.window_s:
+            self._set_back = self.latest - now
+        self.latest = max(self.latest, min(arrival, now) + self._set_back)
+        return self.latest
 
     def resize(self, limits: Limits) -> None:
         self.fair.resize(limits.places, limits.window_s)
@@ -190,7 +198,7 @@ class SustainableAdmission:
             asked, slo = 1e3 * (query.deadline - query.arrival), 1e3 * window.limits.slo
             told = f"asks for {asked:g} ms, and its promise is kept within {slo:g} ms; ask for that, or as best effort"
             return [Reject(query, Reason.INFEASIBLE, told)]
-        at = window.latest = max(window.latest, min(query.arrival, now))
+        at = window.time_of(query.arrival, now)
         stream = query.stream
         place = window.limits.place_of(stream) if stream and stream != query.app else None
         fits = window.fair.admit(query.source, stream, at, query.rows, place)

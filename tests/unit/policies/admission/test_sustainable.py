@@ -111,6 +111,16 @@ def test_windows_are_of_arrivals_and_a_door_that_is_late_makes_none_of_them_long
         assert isinstance(said[-1], Accept) is fits, arrival
 
 
+def test_a_clock_that_is_set_back_neither_closes_the_door_nor_opens_it_wider() -> None:
+    policy = SustainableAdmission(bound=2, window_s=1.0)
+    for start in (1.7e9, 1.7e9 - 3600.0, 1.7e9 - 3600.5, 1.7e9 - 7200.0):
+        let_in = [isinstance(ask(policy, start + 0.25 * i)[-1], Accept) for i in range(12)]
+        assert all(sum(let_in[i : i + 4]) <= 2 for i in range(12)) and sum(let_in[4:]) == 4
+    before = [isinstance(ask(policy, 1.7e9 - 9000.0 + 0.1 * i)[-1], Accept) for i in range(2)]
+    late = policy.handle(Arrived(Query("q", "a", 1.7e9 - 9005.0, 1.7e9)), 1.7e9 - 8999.7)
+    assert before == [False, False] and isinstance(late[-1], Reject)  # it came late, and counts now
+
+
 def test_beside_another_plan_both_are_sustained_in_windows_that_are_as_long_as_the_longer_ones() -> None:
     here, there = PlaceLimit(8, ((2, 6),), ("d0", "whole")), PlaceLimit(9, ((2, 6),), ("d1", "whole"))
     old = Limits((here,), 0.5, (here,), 0.25, lambda _stream: ("d0", "whole"), 1.0)
