@@ -9,9 +9,9 @@ Rules.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
 5. An app that leaves the slice goes on being served until what takes its place is loaded, and for ``grace`` seconds
    more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
-   A plan that wants it back cancels that.
+   A plan that wants it back cancels that. One that nothing was hosted for yet is forgotten at once.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
-   promise: those of the newest plan. While routers switch to other turns (as long as what is new there takes to load,
+   promise: those of the newest plan, loading or not. While routers switch to other turns (as long as what is new there takes to load,
    by its profile, and ``grace`` seconds) the peers of the plans before count too, each with a part that keeps the
    promise whichever of them gets what.
 7. What is let in of a promised app goes by one plan or another. So an app without a promise that leaves gives way to
@@ -88,18 +88,24 @@ class Staging:
                     return []
                 self._epoch = plan.epoch
                 mine = plan.of_device(self._device.name)
-                self._target = {p.app: p for p in mine if p.slice == self._slice.name}
+                before, self._target = self._target, {p.app: p for p in mine if p.slice == self._slice.name}
                 self._failed.clear()
                 self._mark_leaving()
-                return [*self._meet(plan, now), *self._give_way(), *self._advance(now)]
+                dropped = [app for app in before if not self.wants(app)]  # before anything was hosted for them
+                forgotten = [action for app in dropped for action in self._forget_app(app)]
+                met = self._meet(plan, now)
+                return [*forgotten, *met, *self._give_way(), *self._advance(now), *self._tell_peers()]
             case LoadEnded(variant, ok):
                 if variant != self._loading:
                     raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
                 self._loading = None
-                if ok:
-                    self._loaded[variant] = self._catalogue.variants[variant].app
-                else:
+                app = self._catalogue.variants[variant].app
+                if not ok:
                     self._failed.add(variant)
+                elif not self.wants(app):  # no more, since it was asked for
+                    return [Unload(variant), *self._advance(now)]
+                else:
+                    self._loaded[variant] = app
                 return self._advance(now)
             case Woke():
                 due = [app for app, at in self._leaving.items() if at <= now]
@@ -107,8 +113,9 @@ class Staging:
                 later = [
                     at for at in (*self._leaving.values(), *(u for _, u in self._former.values())) if now < at < inf
                 ]
-                told = [host for app in parted for host in self._part(app)]
-                return [*told, *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
+                for app in parted:  # routers have switched: those that served it before count no longer
+                    del self._former[app]
+                return [*self._tell_peers(), *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
             case Retired(app):
                 if app not in self._leaving:
                     return []
@@ -128,6 +135,8 @@ class Staging:
             places = self._peers[app] = StreamPlaces.of(plan, app)
             if before is not None and (before.places, before.cycle) != (places.places, places.cycle):
                 until = now + self._loading_s(before.targets, places.targets) + self._grace
+                if app in self._former:  # what the plan before brought may still load
+                    until = max(until, self._former[app][1])
                 self._former[app] = (peers, until)
                 actions.append(WakeAt(until))
         return actions
@@ -153,17 +162,17 @@ class Staging:
             return promise.among(len(self._peers_of(app)))
         return self._peers[app].part(promise, (self._device.name, self._slice.name))
 
-    def _part(self, app: str) -> list[StagingAction]:
-        """Routers have switched: those that served the app before count no longer."""
-        del self._former[app]
-        change = self._hosted.get(app)
-        if change is None:
-            return []
-        told = replace(change, peers=self._peers_of(app), part=self._part_of(app))
-        if told == change:
-            return []
-        self._hosted[app] = told
-        return [Host(told)]
+    def _tell_peers(self) -> list[StagingAction]:
+        """Tell what is hosted who its peers are and what is its part, where that has changed."""
+        told: list[StagingAction] = []
+        for app, change in self._hosted.items():
+            if app in self._peers:
+                shares = self._peers[app].shares if app in self._target else change.shares
+                met = replace(change, peers=self._peers_of(app), part=self._part_of(app), shares=shares)
+                if met != change:
+                    self._hosted[app] = met
+                    told.append(Host(met))
+        return told
 
     def _mark_leaving(self) -> None:
         for app in self._target:
@@ -284,8 +293,9 @@ class Staging:
     def _forget_app(self, app: str) -> list[StagingAction]:
         actions: list[StagingAction] = []
         change = self._hosted.pop(app, None)
-        if change is not None:
-            actions.append(Host(HostingChanged(app, (), change.slo, change.promise)))
+        known = self._catalogue.apps[app]
+        slo, promise = (change.slo, change.promise) if change else (known.slo, known.promise)
+        actions.append(Host(HostingChanged(app, (), slo, promise)))
         for variant in [v for v, of in self._loaded.items() if of == app]:
             del self._loaded[variant]
             actions.append(Unload(variant))

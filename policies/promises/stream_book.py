@@ -117,8 +117,8 @@ class StreamBook:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing hosted here was promised anything."""
-        return not self._hosted
+        """Whether nothing hosted here was promised anything, and no query that was counted is still here."""
+        return not self._hosted and not self._numbers
 
     def hosting(self, change: HostingChanged) -> None:
         """Something else is hosted for an app. Streams that were promised something else are begun anew."""
@@ -177,6 +177,10 @@ class StreamBook:
         self._numbers[query] = live.next
         live.next += 1
         return resumed
+
+    def counts(self, query: Query) -> bool:
+        """Whether ``query`` has its number here, which waits for its outcome."""
+        return query in self._numbers
 
     def ended(self, query: Query, missed: bool) -> PromiseState | None:
         """Count the outcome of ``query``; how its stream stands now, None for one without a promise."""

@@ -64,6 +64,7 @@ from sluicegate.policies.serving.device_actions import (
     Repeated,
     RunBatch,
     Say,
+    SendBack,
     SliceReport,
     UnloadVariant,
     WakeMe,
@@ -471,6 +472,8 @@ class SliceCore:
                     self._tell(change, now, actions)
                     if self._neighbours is not None:
                         self._neighbours.hosted(self.name, change, now, actions)
+                    if not change.hosted:
+                        self._part_from(change.app, now, actions)
                 case Acknowledge():
                     staged = self._gathering.staged(self.name, action)
                     if staged is not None:
@@ -483,6 +486,15 @@ class SliceCore:
                 case _ as unreachable:
                     assert_never(unreachable)
         self._load_on(actions)
+
+    def _part_from(self, app: str, now: float, actions: list[DeviceAction]) -> None:
+        """What waits for an app that nothing is hosted for any more is for others, but for what a stream counts on."""
+        for query in () if self.staging.wants(app) else self.station.drain(app):
+            if self.book.counts(query):
+                self._tell(Arrived(query, self._held[query]), now, actions)
+            else:
+                self._leave(query)
+                actions.append(SendBack(query))
 
     def executor_told(self, event: ExecutorEvent, now: float, actions: list[DeviceAction]) -> None:
         """Its process has ended, or it is being made whole."""

@@ -260,3 +260,46 @@ def test_no_more_is_forgotten_than_makes_room_and_what_is_left_goes_on() -> None
     assert kinds == [Host, Unload, Load]
     assert of(Unload, actions) == [Unload("a1")] and [h.variant for h in hosted(actions).hosted] == ["a2"]
     assert machine.hosted_apps == ("a", "b") and machine.loaded == ("a2", "b1")
+
+
+def test_a_promised_app_is_told_its_new_peers_while_one_of_its_variants_still_loads() -> None:
+    """Routers switch as soon as others are ready: a slice that loads once kept the part of the plan before."""
+    machine = staging(promise=PROMISED)
+    settle(machine, shared(1, ("d0", 1.0)), now=10.0)
+    placed = tuple(
+        Placement(device, "a", variants, 0.5, 4) for device, variants in (("d0", ("a1", "a2")), ("d1", ("a1",)))
+    )
+    actions = machine.handle(PlanPublished(Plan(epoch=Epoch(1, 2), created=0.0, placements=placed)), 20.0)
+    assert of(Load, actions) == [Load("a2", 8)]
+    told = hosted(actions)
+    assert told.peers == (("d0", "whole"), ("d1", "whole")) and told.own == PROMISED.among(2)
+    assert [h.variant for h in told.hosted] == ["a1"]
+    both = hosted(machine.handle(LoadEnded("a2", ok=True), 21.0))
+    assert [h.variant for h in both.hosted] == ["a2", "a1"] and both.own == told.own
+
+
+def test_the_peers_of_a_plan_whose_loads_may_still_run_count_until_those_have_ended() -> None:
+    machine = staging(promise=PROMISED)
+    settle(machine, shared(1, ("d0", 1.0)), now=10.0)
+    settle(machine, shared(2, ("d0", 0.5), ("d1", 0.5)), now=20.0)  # a second to load, and two to switch
+    third = settle(machine, shared(3, ("d0", 0.25), ("d1", 0.75)), now=20.5)  # by which nothing is new
+    assert of(WakeAt, third) == [WakeAt(23.0)]
+
+
+def test_an_app_that_is_dropped_before_its_first_load_ends_is_forgotten() -> None:
+    machine = staging()
+    assert machine.handle(plan(1, ("a", ("a1",)), ("b", ("b1",))), 10.0) == [Load("a1", 8)]
+    dropped = machine.handle(plan(2, ("b", ("b1",))), 11.0)
+    assert hosted(dropped) == HostingChanged("a", (), 0.2) and not machine.wants("a")
+    then = machine.handle(LoadEnded("a1", ok=True), 12.0)
+    assert then == [Unload("a1"), Load("b1", 8)] and machine.loaded == ()
+    assert machine.handle(plan(3, ("a", ("a1",)), ("b", ("b1",))), 12.5) == []  # b1 still loads
+    assert machine.handle(LoadEnded("b1", ok=True), 13.0)[-1] == Load("a1", 8)
+
+
+def test_an_app_that_is_dropped_with_one_variant_loaded_and_none_hosted_leaves_nothing_loaded() -> None:
+    machine = staging()
+    machine.handle(plan(1, ("a", ("a1", "a2"))), 10.0)
+    machine.handle(LoadEnded("a1", ok=True), 11.0)
+    assert Unload("a1") in machine.handle(plan(2, ("b", ("b1",))), 11.5)
+    assert machine.handle(LoadEnded("a2", ok=True), 12.0) == [Unload("a2"), Load("b1", 8)]

@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from sluicegate.domain.actions import Run, StationAction
+from sluicegate.domain.actions import Host, Run, StationAction
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import EndsCounted, Finished, LatencyMeasured, Registered, StationEvent, TurnsTold, Woke
+from sluicegate.domain.events import (
+    EndsCounted,
+    Finished,
+    HostingChanged,
+    LatencyMeasured,
+    Registered,
+    StationEvent,
+    TurnsTold,
+    Woke,
+)
 from sluicegate.domain.models.profile import BatchLatency
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.query import Query
@@ -392,3 +401,32 @@ def test_a_station_is_told_how_long_the_model_took_and_nothing_of_a_batch_that_f
     finished = Finished("a", "a-large", 1, 0.0 if fails else 0.25, failed=fails)
     assert stations[BIG.name].heard == [(finished, world.now)]
     assert stations[SMALL.name].heard == []
+
+
+def test_what_waits_for_an_app_that_is_dropped_before_it_is_loaded_goes_to_others() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    waiting = [world.query("a"), world.query("a"), world.query("b", SMALL.name)]
+    world.load(SMALL.name)
+    assert world.runs[SMALL.name].run.queries == (waiting[2],)
+    dropped = world.plan((("b", "b-only", SMALL),))
+    assert of(SendBack, dropped) == [SendBack(query) for query in waiting[:2] if query]
+    world.load(BIG.name)
+    assert world.loaded[BIG.name] == set() and world.loads() == []
+
+
+def test_what_a_promise_counts_on_stays_where_it_is_counted_when_its_app_is_forgotten() -> None:
+    world = serving()
+    made = [world.query("b", SMALL.name) for _ in range(3)]
+    running = world.runs[SMALL.name].run.queries
+    part = world.core.slices[SMALL.name]
+    part.staging.handle = lambda _event, _now: [Host(HostingChanged("b", (), 2.0))]  # type: ignore[method-assign]
+    part.staging.wants = lambda _app: False  # type: ignore[method-assign]
+    part.staging_woke(world.now, world.said)
+    assert of(SendBack, world.said) == []
+    world.end(SMALL.name)
+    (answer,) = of(Answer, world.said)
+    assert isinstance(answer, Answer) and answer.queries == running
+    (promise,) = answer.promises
+    assert promise is not None and promise.queries == 1
+    assert [query for query in made if query in world.core.queries] == made[len(running) :]

@@ -257,3 +257,18 @@ def test_the_last_that_came_are_known_and_no_more() -> None:
     known = [query(number, "sound", "") for number in range(16_385)]
     assert not any(made.repeated(one) for one in known)
     assert made.repeated(known[-1]) and made.repeated(known[1]) and not made.repeated(known[0])
+
+
+def test_an_app_that_is_hosted_again_goes_on_where_a_query_ended_while_it_was_not() -> None:
+    made = book()
+    first, second = query(1, "sight", "a"), query(2, "sight", "a")
+    made.arrived(first)
+    for app, promise in (("sight", TWO_OF_TEN), ("sound", ONE_IN_A_ROW)):
+        made.hosting(hosting(app, promise, hosted=False))
+    assert not made.empty and made.counts(first) and not made.counts(second)
+    made.ended(first, True)
+    assert made.empty
+    made.hosting(hosting("sight", TWO_OF_TEN))
+    made.arrived(second)
+    told = made.ended(second, False)
+    assert told is not None and (told.queries, told.misses) == (2, 1)
