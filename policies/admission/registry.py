@@ -1,13 +1,12 @@
 """Admission policies by name."""
 
 from collections.abc import Callable
-from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from sluicegate.domain.errors import ConfigurationError
 from sluicegate.policies.admission.deadline_feasibility import DeadlineAdmission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
+from sluicegate.policies.named_options import factory_of
 from sluicegate.policies.protocols import AdmissionPolicy
 
 ADMISSION: MappingProxyType[str, Callable[..., AdmissionPolicy]] = MappingProxyType(
@@ -20,15 +19,5 @@ ADMISSION: MappingProxyType[str, Callable[..., AdmissionPolicy]] = MappingProxyT
 
 
 def admission(name: str, **options: Any) -> Callable[[], AdmissionPolicy]:
-    """A factory of policies called ``name``. Raises ConfigurationError for an unknown name or option."""
-    known = ADMISSION.get(name)
-    if known is None:
-        raise ConfigurationError(f"admission policy {name!r} is unknown; choose one of {', '.join(sorted(ADMISSION))}")
-    allowed = signature(known).parameters
-    for option in options:
-        if option not in allowed:
-            raise ConfigurationError(
-                f"admission policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
-            )
-    known(**options)
-    return lambda: known(**options)
+    """A factory of policies called ``name``. Raises ConfigurationError as ``factory_of`` does."""
+    return factory_of("admission", ADMISSION, name, options)

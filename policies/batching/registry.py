@@ -26,6 +26,7 @@ from sluicegate.policies.mdp_serving.jellyfish_model_switching import (
     PublishedModelSwitching,
 )
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
+from sluicegate.policies.named_options import factory_of
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station
@@ -64,18 +65,8 @@ STATIONS: MappingProxyType[str, type[Station]] = MappingProxyType({"urgency": St
 
 
 def batching(name: str, **options: Any) -> Callable[[], BatchingPolicy]:
-    """A factory of policies called ``name``. Raises ConfigurationError for an unknown name or option."""
-    known = BATCHING.get(name)
-    if known is None:
-        raise ConfigurationError(f"batching policy {name!r} is unknown; choose one of {', '.join(sorted(BATCHING))}")
-    allowed = signature(known).parameters
-    for option in options:
-        if option not in allowed:
-            raise ConfigurationError(
-                f"batching policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
-            )
-    known(**options)  # a bad value is an error now, not at the first query
-    return lambda: known(**options)
+    """A factory of policies called ``name``. Raises ConfigurationError as ``factory_of`` does."""
+    return factory_of("batching", BATCHING, name, options)
 
 
 def takes(name: str, option: str) -> bool:

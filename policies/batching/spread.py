@@ -31,7 +31,7 @@ queries have one SLO.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
 
@@ -75,7 +75,7 @@ class SpreadBatching(QueueingPolicy):
         *,
         batch: int | None = None,
         max_consecutive: int | None = None,
-        weakly_hard: Iterable[Sequence[int]] = (),
+        weakly_hard: Sequence[Sequence[int]] = (),
         lateness: float = 0.0,
         others_s: float = 0.0,
         calm: int = 200,

@@ -1,12 +1,11 @@
 """Routing policies by name."""
 
 from collections.abc import Callable
-from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from sluicegate.domain.errors import ConfigurationError
 from sluicegate.policies.batching.registry import selects
+from sluicegate.policies.named_options import factory_of
 from sluicegate.policies.protocols import RoutingPolicy
 from sluicegate.policies.routing.accuracy_first import AccuracyFirst, SlackBlend
 from sluicegate.policies.routing.keyed_streams import StreamRouting
@@ -35,15 +34,5 @@ def default_routing(batching: str, *, scales: bool) -> str:
 
 
 def routing(name: str, **options: Any) -> Callable[[str], RoutingPolicy]:
-    """A factory, app -> policy called ``name``. Raises ConfigurationError for an unknown name or option."""
-    known = ROUTING.get(name)
-    if known is None:
-        raise ConfigurationError(f"routing policy {name!r} is unknown; choose one of {', '.join(sorted(ROUTING))}")
-    allowed = [p for p in signature(known).parameters if p != "app"]
-    for option in options:
-        if option not in allowed:
-            raise ConfigurationError(
-                f"routing policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
-            )
-    known("", **options)  # a bad value is an error now, not at the first query
-    return lambda app: known(app, **options)
+    """A factory, app -> policy called ``name``. Raises ConfigurationError as ``factory_of`` does."""
+    return factory_of("routing", ROUTING, name, options, "")

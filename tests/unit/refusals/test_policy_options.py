@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from sluicegate.domain.errors import SluiceError
+from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.policies.admission.registry import ADMISSION, admission
 from sluicegate.policies.batching.registry import BATCHING, batching
+from sluicegate.policies.batching.spread import BalancedSpread
 from sluicegate.policies.routing.registry import ROUTING, routing
 
 Row = tuple[Any, tuple[Any, ...], tuple[Any, ...]]
@@ -125,6 +126,22 @@ def test_an_option_takes_what_is_within_its_bounds_and_refuses_the_rest_at_once(
         with pytest.raises(SluiceError) as refused:
             make(name, **{option: value})
         assert option in str(refused.value) or repr(value) in str(refused.value), f"{value} is beyond"
+
+
+@pytest.mark.parametrize(("kind", "name", "option", "good", "bad"), [*cases()])
+def test_an_option_of_another_type_is_refused_at_once_with_its_name(
+    kind: str, name: str, option: str, good: tuple[Any, ...], bad: tuple[Any, ...]
+) -> None:
+    del good, bad
+    for value in ("no such thing", {"a": [None]}, [[1, 2, object()]]):
+        with pytest.raises(ConfigurationError, match=f"^{kind} policy '{name}': {option}: "):
+            KINDS[kind][1](name, **{option: value})
+
+
+def test_what_yaml_and_variables_of_the_environment_can_say_is_read() -> None:
+    made = batching("balanced", weakly_hard=[["2", 5], (1, 3)], batch="4")()
+    assert isinstance(made, BalancedSpread)
+    assert (made.own.constraints, made.fixed_batch) == (((1, 3), (2, 5)), 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
