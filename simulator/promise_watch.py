@@ -64,7 +64,11 @@ class PromiseWatch:
         """One query has ended."""
         if outcome.app not in self._pairs or outcome.query_class is not QueryClass.STRICT:
             return
-        stream = self._streams.setdefault((outcome.app, outcome.stream), _Stream(0, {}, deque(maxlen=1024)))
+        key = (outcome.app, outcome.stream)
+        stream = self._streams.get(key)
+        if stream is None:
+            most = max([m for m, _ in self._pairs[outcome.app]])
+            stream = self._streams[key] = _Stream(0, {}, deque(maxlen=most + 1))
         rejected = outcome.kind is OutcomeKind.REJECTED
         stream.ahead[outcome.sequence] = None if rejected else (outcome.miss, bool(self._safe[outcome.app]))
         while stream.next in stream.ahead:

@@ -42,6 +42,12 @@ class SharedProcessor:
         self._progress(now)
         self._version += 1
 
+    def stop(self, happening: Happening, now: float) -> None:
+        """The process of the jobs that were to tell ``happening`` is gone: they take nothing more, and none of it ends."""
+        self._progress(now)
+        self._jobs = [job for job in self._jobs if job.happening != happening]
+        self._arm(now)
+
     @property
     def _slowdown(self) -> float:
         return max(1.0, sum(job.part for job in self._jobs))

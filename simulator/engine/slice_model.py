@@ -140,6 +140,8 @@ class ModelledExecutor:
         began, self._began = self._began, None
         loading, self._under_way = self._under_way, None
         self._busy_until = self._loading_until = now
+        if began is not None and self._processor is not None:
+            self._processor.stop(self._ended, now)
         self._tell(ExecutorEnded(self._part, self._seat), now)
         if began is not None:
             why = "the executor's process is gone"

@@ -28,7 +28,7 @@ from sluicegate.simulator.scenario.scenario_fields import Scenario
 from sluicegate.simulator.scenario.scenario_file import overridden, scenario_of
 from sluicegate.simulator.time_series import Series, SeriesFold
 
-COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected")
+COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected", "failed")
 MEASURES = (
     "violation_ratio",
     "right_in_time",

@@ -23,6 +23,7 @@ KEYS = [
     "expired",
     "dropped",
     "rejected",
+    "failed",
     "violation_ratio",
     "right_in_time",
     "relative_right_in_time",
@@ -98,7 +99,7 @@ def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() ->
         if key not in {"planner", "wall_s"}:
             assert printed[key] == here[key], key
     assert printed["planner"]["solves"] == here["planner"]["solves"]
-    ends = sum(printed[k] for k in ("answered_on_time", "late", "expired", "dropped", "rejected"))
+    ends = sum(printed[k] for k in ("answered_on_time", "late", "expired", "dropped", "rejected", "failed"))
     assert ends == printed["queries"]
 
 

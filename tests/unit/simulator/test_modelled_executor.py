@@ -135,6 +135,17 @@ def test_a_batch_on_a_shared_processor_waits_for_the_load_before_it_too() -> Non
     assert world.all() == [(1.75, loaded("small", 0.75)), (3.75, ended(2.25))]
 
 
+def test_a_batch_whose_process_dies_slows_those_beside_it_no_longer() -> None:
+    timeline = Timeline(START)
+    shared = SharedProcessor(timeline)
+    first, second = (World(timeline, processor=shared) for _ in range(2))
+    first.run(1.0, "big", 3)
+    second.run(1.0, "big")
+    first.dies(1.5)  # a quarter second of each is done
+    assert second.all() == [(1.75, ended(0.75))]
+    assert [at for at, _ in first.told] == [0.5 + 1.0] * 2
+
+
 def test_what_runs_and_loads_fails_with_the_process_and_nothing_of_it_ends_later() -> None:
     world = World()
     world.run(1.0, "big", 3)

@@ -329,6 +329,14 @@ def test_a_broken_window_is_announced_where_any_announcer_was_in_safe_mode_at_on
     assert announced == [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 4), (7, 4), (8, 4), (9, 4)]
 
 
+def test_windows_of_thousands_of_misses_break_too() -> None:
+    promise = Promise(weakly_hard=(WeaklyHard(1500, 2000),))
+    watch = PromiseWatch([App(name="a", slo=0.2, promise=promise)])
+    for number in range(1502):
+        watch.add(Outcome.of(query(number, "x"), OutcomeKind.EXPIRED, START))
+    assert watch.figures.broken_windows == 2
+
+
 def test_a_row_has_each_figure_under_its_heading_in_its_unit_and_dashes_for_what_is_not_there() -> None:
     figures = {
         "queries": 1234,
