@@ -39,15 +39,18 @@ class Security:
     token_provider: Any = field(default=None, repr=False)
 
     def options(self) -> dict[str, Any]:
-        """As aiokafka takes them."""
+        """As aiokafka takes them. Raises ClientError for certificates or a key that cannot be used."""
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self.protocol.endswith("SSL"):
-            options["ssl_context"] = create_ssl_context(
-                cafile=self.ca_file and str(self.ca_file),
-                certfile=self.cert_file and str(self.cert_file),
-                keyfile=self.key_file and str(self.key_file),
-                password=self.key_password,
-            )
+            files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+            cafile, certfile, keyfile = (file and str(file) for file in files.values())
+            try:
+                options["ssl_context"] = create_ssl_context(
+                    cafile=cafile, certfile=certfile, keyfile=keyfile, password=self.key_password
+                )
+            except (OSError, ValueError) as error:
+                named = ", ".join(f"{name} {file}" for name, file in files.items() if file is not None)
+                raise ClientError(f"security: {named}: cannot be used ({error}); give PEM files that belong together") from error
         if self.protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
             if self.token_provider is not None:
@@ -56,6 +59,14 @@ class Security:
                 options["sasl_plain_username"] = self.username
                 options["sasl_plain_password"] = self.password
         return options
+
+
+def check_servers(servers: str) -> None:
+    """Raises ClientError unless this is host:port, or several of them with commas between."""
+    for one in servers.split(","):
+        host, _, port = one.rpartition(":")
+        if not host.strip("[]") or any(c.isspace() for c in host) or not (port.isdecimal() and 0 < int(port) < 65_536):
+            raise ClientError(f"Kafka's address {one!r:.100}: give host:port, and commas between several")
 
 
 class KafkaLog:
@@ -75,6 +86,7 @@ class KafkaLog:
 
     async def open(self) -> None:
         """Connect."""
+        check_servers(self._servers)
         producer = AIOKafkaProducer(
             **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
         )

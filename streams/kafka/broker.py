@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.admin import KafkaAdmin
 from sluicegate.streams.kafka.connection import speak_seldom
@@ -18,6 +19,8 @@ from sluicegate.streams.kafka.topic_limits import Limits
 from sluicegate.streams.kafka.transactions import KafkaTransactions
 from sluicegate.streams.ports import Consumer, Producer, RebalanceListener, TopicPartition, Transactions, Unreadable
 from sluicegate.streams.subscription import Subscription
+from sluicegate_client.errors import ClientError
+from sluicegate_client.over_kafka import check_servers
 
 
 class MakesConsumers(Protocol):
@@ -58,10 +61,15 @@ class KafkaBroker:
     """Implements ``sluicegate.streams.ports.Broker``. ``servers``: host:port, more of them after commas.
 
     ``on_unreadable``: told of each record that a consumer without a group passed over because it cannot be read.
+    Raises ConfigurationError for addresses that cannot be.
     """
 
     def __init__(self, servers: str, settings: KafkaSettings, library: Library = AIOKAFKA) -> None:
         speak_seldom()
+        try:
+            check_servers(servers)
+        except ClientError as error:
+            raise ConfigurationError(f"broker: {error}") from error
         check_codec(settings.compression)
         self._servers = servers
         self._settings = settings

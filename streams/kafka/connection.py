@@ -6,14 +6,16 @@ from typing import Any
 
 from typing_extensions import override
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
+from sluicegate_client.errors import ClientError
 from sluicegate_client.over_kafka import Security
 
 
 def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
-    """Keyword arguments that every client takes."""
+    """Keyword arguments that every client takes. Raises ConfigurationError for certificates that cannot be used."""
     security = settings.security
     said = Security(
         protocol=security.protocol,
@@ -26,12 +28,16 @@ def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
         password=security.password,
         token_provider=None if security.oauth is None else token_provider(security.oauth),
     )
+    try:
+        secured = said.options()
+    except ClientError as error:
+        raise ConfigurationError(f"kafka.{error}") from error
     return {
         "bootstrap_servers": servers,
         "client_id": settings.client_id,
         "request_timeout_ms": int(1e3 * min(settings.answer_timeout, settings.request_timeout)),
         "metadata_max_age_ms": int(1e3 * settings.metadata_age),
-        **said.options(),
+        **secured,
     }
 
 
