@@ -13,7 +13,7 @@ changed or deleted, so that a version can be published again. Whoever changes th
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -167,14 +167,18 @@ class Registered:
         with np.load(self._path(app, version, "npz"), allow_pickle=False) as arrays:
             return tuple(arrays[name] for name in arrays.files)
 
-    def publish(self, record: Record) -> Catalogue:
-        """Serve this version of its app, and no other of it, from now on."""
+    def publish(self, record: Record, *, min_accuracy: float | None = None, weight: float | None = None) -> Catalogue:
+        """Serve this version of its app, and no other of it, from now on; on these terms, None: as the version has it.
+
+        Raises InvalidInputError for a term that is out of bounds, and publishes nothing.
+        """
         document = CatalogueDocument(
             apps=(record.app,),
             variants=tuple(c.variant for c in record.candidates if c.served),
             profiles=tuple(p for c in record.candidates if c.served for p in c.profiles),
         )
-        return self._replace(record.app.name, from_document(document))
+        told = {"min_accuracy": min_accuracy, "weight": weight}
+        return self._replace(record.app.name, _on_terms(from_document(document), record.app.name, told))
 
     def retire(self, app: str) -> Catalogue:
         """Serve ``app`` no more. Its records and models stay. Raises InvalidInputError where it is not served."""
@@ -193,18 +197,7 @@ class Registered:
         if now is None or app not in now.apps:
             raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
         told = {"slo_s": slo, "min_accuracy": min_accuracy, "weight": weight}
-        terms = {**app_to_document(now.apps[app]), **{k: v for k, v in told.items() if v is not None}}
-        try:
-            document = AppDocument.model_validate_json(orjson.dumps(terms))
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            raise InvalidInputError(str(fault["loc"][0]), f"{fault['input']!r:.80}: {fault['msg']}") from error
-        if document.min_accuracy > now.best_accuracy(app):
-            best = f"{now.best_accuracy(app):.4g}"
-            raise InvalidInputError("min_accuracy", f"{document.min_accuracy:g}: the best variant of {app} has {best}")
-        part = now.only({app})
-        changed = from_document(CatalogueDocument(apps=(document,), variants=(), profiles=())).apps
-        return self._replace(app, replace(part, apps=changed))
+        return self._replace(app, _on_terms(now.only({app}), app, told))
 
     def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
         """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
@@ -276,3 +269,18 @@ def merged(catalogues: Iterable[Catalogue]) -> Catalogue:
             found.update(mine)
         profiles.update(catalogue.profiles)
     return Catalogue.of(apps.values(), variants.values(), profiles.values())
+
+
+def _on_terms(served: Catalogue, app: str, told: Mapping[str, float | None]) -> Catalogue:
+    """The app of ``served`` with those terms that are given."""
+    terms = {**app_to_document(served.apps[app]), **{k: v for k, v in told.items() if v is not None}}
+    try:
+        document = AppDocument.model_validate_json(orjson.dumps(terms))
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise InvalidInputError(str(fault["loc"][0]), f"{fault['input']!r:.80}: {fault['msg']}") from error
+    if document.min_accuracy > served.best_accuracy(app):
+        best = f"{served.best_accuracy(app):.4g}"
+        raise InvalidInputError("min_accuracy", f"{document.min_accuracy:g}: the best variant of {app} has {best}")
+    changed = from_document(CatalogueDocument(apps=(document,), variants=(), profiles=())).apps
+    return replace(served, apps=changed)

@@ -61,19 +61,22 @@ async def register_model(request: Request, home: Path | None = None, progress: P
     registered = Registered(home or home_folder())
     given = await check_models((request.model, *request.others), request.limits, progress)
     rows = await asyncio.to_thread(read_validation, request.validation, given[0].interface.inputs)
+    terms = {"min_accuracy": request.min_accuracy, "weight": request.weight}
     key = _key(request, given, rows)
     with registered.locked(f"{request.app}-job", wait=False):
         known = registered.find(request.app, key)
         if known is not None:
             if registered.served_version(request.app) != known.version:
-                registered.publish(known)
+                registered.publish(known, **terms)
+            elif any(term is not None for term in terms.values()):
+                registered.change(request.app, **terms)
             return Registration(known, registered.folder, known=True)
         journal = Journal(registered.folder / "jobs" / f"{request.app}-{key[:16]}")
         job = Job(request, registered, journal, key, given, rows, progress)
         record = await job.run()
         before = registered.served_record(request.app)
         registered.keep(record, job.samples())
-        registered.publish(record)
+        registered.publish(record, **terms)
         journal.remove()
     progress("registered", 1.0)
     replaced = f"version {before.version} ({before.source})" if before is not None else ""
@@ -93,10 +96,13 @@ def _check_request(request: Request) -> None:
             slo_s=DEFAULT_SLO if request.slo is None else request.slo,
             max_consecutive=request.promise.max_consecutive,
             weakly_hard=tuple(WeaklyHardDocument(m=w.m, k=w.k) for w in request.promise.weakly_hard),
+            min_accuracy=0.0 if request.min_accuracy is None else request.min_accuracy,
+            weight=1.0 if request.weight is None else request.weight,
         )
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        what = {"name": "app", "slo_s": "slo"}.get(str(next(iter(fault["loc"]), "")), "promise")
+        names = {"name": "app", "slo_s": "slo", "min_accuracy": "min_accuracy", "weight": "weight"}
+        what = names.get(str(next(iter(fault["loc"]), "")), "promise")
         raise InvalidInputError(what, f"{fault['input']!r:.80}: {fault['msg']}") from error
 
 

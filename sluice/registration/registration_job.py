@@ -62,7 +62,8 @@ class Request:
     ``chance_allowed``: also take a model that does no better than chance on the validation set. ``run_timeout``:
     seconds that loading, or one batch, may take. ``varying``: inputs whose rows may be shorter than the longest of the
     validation set, in which they are filled up with zeros. ``promise``: what each stream of the app is promised.
-    ``make_family``: also train smaller models, on half of the rows, which then score none.
+    ``make_family``: also train smaller models, on half of the rows, which then score none. ``min_accuracy``,
+    ``weight``: terms that it is served on, None: as any app's.
     """
 
     model: Path
@@ -80,6 +81,8 @@ class Request:
     varying: tuple[str, ...] = ()
     promise: Promise = NO_PROMISE
     make_family: bool = False
+    min_accuracy: float | None = None
+    weight: float | None = None
     seed: int = 0
 
 

@@ -26,6 +26,7 @@ from sluicegate.sluice.registration.publish_registration import WAIT, Announced,
 from sluicegate.sluice.settings.settings import Settings, load
 
 _INTERRUPTED = 130
+_ANYWAY = ("wait", "settings", "as_json")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def register_command(
+    context: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(
@@ -89,38 +91,45 @@ def register_command(
         if not app:
             raise InvalidInputError("--app", "name the app")
         if retire or version is not None:
-            if models or validation is not None or (retire and version is not None):
-                raise InvalidInputError("--retire", "give --app with --retire or --version, and nothing else")
+            mode = "retire" if retire else "version"
+            _check_given(context, f"with --{mode}", "app", mode, *_ANYWAY)
             _change(chosen, app, version, wait, as_json=as_json)
             return
-        terms = {"min_accuracy": min_accuracy, "weight": weight}
-        if not models and validation is None and any(v is not None for v in (slo_ms, min_accuracy, weight)):
-            slo = None if slo_ms is None else slo_ms / 1e3
-            Registered(chosen.home).change(app, slo=slo, **terms)
+        slo = None if slo_ms is None else slo_ms / 1e3
+        if not models and validation is None and any(v is not None for v in (slo, min_accuracy, weight)):
+            _check_given(context, "without models", "app", "slo_ms", "min_accuracy", "weight", *_ANYWAY)
+            Registered(chosen.home).change(app, slo=slo, min_accuracy=min_accuracy, weight=weight)
             _tell_change(_announce(chosen, app, wait), f"{app} is served on other terms", {"app": app}, as_json=as_json)
             return
         if not models or validation is None:
             raise InvalidInputError("MODEL, --validation", "give the .onnx files and their labelled rows")
         if sha256 and len(models) > 1:
             raise InvalidInputError("--sha256", "is of one model; with several give none, or files you have checked")
-        slo = None if slo_ms is None else slo_ms / 1e3
         models = [path for model in models for path in _of_folder(model)]
         paths = [_model_at(model, chosen, sha256) for model in models]
         if add:
             paths = [*models_of(Registered(chosen.home), app), *paths]
         promise = promise_of(mcd, mk)
         request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
-        request = replace(request, make_family=make_family)
+        request = replace(request, make_family=make_family, min_accuracy=min_accuracy, weight=weight)
         try:
             made = _register(chosen, request)
-            if any(term is not None for term in terms.values()):
-                Registered(chosen.home).change(app, **terms)
         except InvalidInputError:
             for model, path in zip(models, paths[-len(models) :], strict=True):
                 if is_address(model):
                     forget(path)
             raise
     _show(made, _announce(chosen, app, wait), wait, added=add, as_json=as_json)
+
+
+def _check_given(context: typer.Context, mode: str, *taken: str) -> None:
+    """Raises InvalidInputError for what was given and would do nothing."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in taken:
+            shown = "MODEL" if name == "models" else max(parameter.opts, key=len)
+            raise InvalidInputError(shown, f"means nothing {mode}; leave it out")
 
 
 def _change(settings: Settings, app: str, version: int | None, wait: float, *, as_json: bool) -> None:

@@ -296,3 +296,42 @@ def test_apps_of_the_demo_and_one_that_is_being_registered_are_refused(tmp_path:
         pytest.raises(ConfigurationError, match="another process"),
     ):
         register(request, tmp_path / "home")
+
+
+def test_terms_that_cannot_be_kept_are_refused_before_anything_is_served(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    asked = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    began = time.monotonic()
+    for name, value in (("min_accuracy", 1.5), ("weight", -1.0)):
+        with pytest.raises(InvalidInputError, match=name):
+            register(replace(asked, **{name: value}), home)  # type: ignore[arg-type]
+    refused_s = time.monotonic() - began
+    registered = Registered(home)
+    with pytest.raises(InvalidInputError, match=r"min_accuracy: 1: the best variant of mine has 0\."):
+        register(replace(asked, min_accuracy=1.0), home)
+    assert refused_s < time.monotonic() - began - refused_s, "nothing was measured"
+    assert registered.apps() == () and registered.versions("mine") == (1,)
+
+    def terms() -> tuple[float, float]:
+        catalogue = registered.catalogue()
+        assert catalogue is not None
+        return catalogue.apps["mine"].min_accuracy, catalogue.apps["mine"].weight
+
+    assert register(replace(asked, min_accuracy=0.25, weight=3.0), home).known
+    assert terms() == (0.25, 3.0)
+    register(replace(asked, weight=2.0), home)
+    assert terms() == (0.25, 2.0)
+
+
+def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    environment = {**os.environ, "SLUICE_HOME": str(tmp_path)}
+    for options, shown in (
+        (("--retire", "--slo-ms", "20"), "--slo-ms: means nothing with --retire"),
+        (("--version", "1", "model.onnx"), "MODEL: means nothing with --version"),
+        (("--retire", "--version", "1"), "--version: means nothing with --retire"),
+        (("--slo-ms", "20", "--threads", "2"), "--threads: means nothing without models"),
+        (("--weight", "2", "--mcd", "0"), "--mcd: means nothing without models"),
+    ):
+        command = [*SLUICE, "register", "--app", "mine", *options]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 2 and shown in done.stderr, done.stderr
