@@ -7,7 +7,8 @@ Rules.
 - Once a replacement is up and the old worker has ended, a worker is started there and the device comes back.
 - A notice for a device that is unknown, or has no spot instance now, is told and ignored.
 - What is not noticed is paid as it is: spot devices from the start, all others on demand.
-- Where the provider cannot be reached it is asked again at the next look; what was ordered is looked up at each.
+- Where the provider cannot be reached it is asked again at the next look, and a worker that could not be started is
+  started again; what was ordered is looked up at each.
 """
 
 from collections.abc import Sequence
@@ -101,6 +102,7 @@ class SpotCapacity:
         self._ordered: dict[str, Kind] = {}
         self._drains: dict[str, _Drain] = {}
         self._again: list[AskSpot | OrderOnDemand] = []
+        self._start_again: set[str] = set()
         self._next_interval: float | None = None
 
     def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
@@ -137,6 +139,8 @@ class SpotCapacity:
             actions += self._begin(now)
         actions += self._again
         self._again = []
+        actions += [Start(device) for device in sorted(self._start_again)]
+        self._start_again.clear()
         for node, deadline in tuple(self._deadlines.items()):
             if now >= deadline:
                 del self._deadlines[node]
@@ -160,6 +164,10 @@ class SpotCapacity:
 
     def _of_worker(self, event: WorkerReported | WorkerStopped | WorkerStarted, now: float) -> list[CapacityAction]:
         drain = self._drains.get(event.device)
+        if isinstance(event, WorkerStarted) and not event.ok:
+            if event.device in self._spot and (drain is None or drain.bringing):
+                self._start_again.add(event.device)
+            return []
         if drain is None:
             return []
         match event:
@@ -214,6 +222,7 @@ class SpotCapacity:
         """Have plans leave it out, and its worker end once it holds nothing; what is under way goes on."""
         if node in self._drains:
             return []
+        self._start_again.discard(node)
         self._drains[node] = _Drain(now + self._settle, self._deadlines.get(node, now + LONGEST) - GRACE)
         return [Withdraw(node)]
 

@@ -104,13 +104,13 @@ def test_an_answer_that_nobody_waits_for_raises(wrong: CapacityEvent) -> None:
 class Market:
     """One spot device ``s`` beside ``d``, which is always there."""
 
-    def __init__(self, mode: Mode = "hybrid") -> None:
+    def __init__(self, mode: Mode = "hybrid", *, starts: bool = True) -> None:
         meter = CostMeter(Prices(ON_DEMAND, 0.0), {"s": Prices(ON_DEMAND, SPOT), "d": Prices(2.0, 2.0)})
         rule = SpotCapacity(Procurement(("s",), mode), meter, spot=("s",), always=("d",), interval=500.0, settle=SETTLE)
         self.core = CapacityCore(rule)
         self.now = START
         assert worth(self.tell(Ticked())) == [Restore("s"), Start("s")]
-        self.tell(WorkerStarted("s"))
+        self.tell(WorkerStarted("s", starts))
 
     def tell(self, event: CapacityEvent, after: float = 0.0) -> list[CapacityAction]:
         self.now += after
@@ -134,6 +134,27 @@ def test_a_noticed_device_is_drained_replaced_and_comes_back_at_the_price_of_wha
     assert worth(market.tell(WorkerStopped("s"))) == [Release("s", Kind.SPOT), Start("s")]
     assert worth(market.tell(WorkerStarted("s"))) == [Restore("s", ON_DEMAND)]
     market.tell(Released("s", Kind.SPOT))
+
+
+def test_a_worker_that_could_not_be_started_is_started_again_and_its_device_comes_back_only_then() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 120.0))
+    market.tell(SpotAnswered("s", True))
+    assert market.beat(SETTLE, 0) == [Stop("s")]
+    market.tell(InstanceUp("s", Kind.SPOT), 1.0)
+    assert Start("s") in market.tell(WorkerStopped("s"))
+    assert market.tell(WorkerStarted("s", False), 1.0) == []
+    assert Start("s") in market.tell(Ticked(), 1.0)
+    assert worth(market.tell(WorkerStarted("s"), 1.0)) == [Restore("s", SPOT)]
+    assert Start("s") not in market.tell(Ticked(), 1.0)
+
+
+def test_a_worker_that_could_not_be_started_at_first_is_too_unless_its_instance_goes() -> None:
+    for noticed in (False, True):
+        market = Market(starts=False)
+        if noticed:
+            market.tell(Noticed("s", market.now + 120.0))
+        assert (Start("s") in market.tell(Ticked(), 1.0)) is not noticed
 
 
 def test_a_worker_that_holds_nothing_is_ended_as_soon_as_routers_have_switched_or_it_leaves_by_itself() -> None:
