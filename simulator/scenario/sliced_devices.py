@@ -1,7 +1,7 @@
 """The devices of a scenario: as they are cut at the start, what their slices share, what is profiled on them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
@@ -37,6 +37,9 @@ def sharing_of(scenario: Scenario, catalogue: Catalogue) -> SharingModel:
             instances |= {(device.name, part.name): "all" for part in device.slices}
         else:
             instances |= {(device.name, part.name): part.instance for part in spec.slices if part.instance}
+    types = {device.type for device in devices_of(scenario)}
+    _check_types("simulation.shared", simulation.shared, types)
+    _check_types("slices.executors", [kind.partition(":")[0] for kind in slices.executors], types)
     for variant in simulation.bandwidth:
         if variant not in catalogue.variants:
             raise ConfigurationError(f"simulation.bandwidth: the catalogue has no variant {variant!r}")
@@ -53,6 +56,13 @@ def sharing_of(scenario: Scenario, catalogue: Catalogue) -> SharingModel:
         parts=parts,
         executors=slices.executors,
     )
+
+
+def _check_types(setting: str, given: Iterable[str], types: Collection[str]) -> None:
+    """Raises ConfigurationError for what would do nothing."""
+    for kind in given:
+        if kind not in types:
+            raise ConfigurationError(f"{setting}: no device is of type {kind!r}; there are {', '.join(sorted(types))}")
 
 
 def profiled_on(catalogue: Catalogue, scenario: Scenario) -> Catalogue:

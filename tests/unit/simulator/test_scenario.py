@@ -161,6 +161,8 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
         ({"planner": {"name": "nope"}}, "nope"),
         ({"planner": {"demand": {"beta": 1}}}, "planner.demand.beta"),
         ({"simulation": {"failures": [{"device": "gpu*", "at_s": 1}]}}, "no device is called 'gpu"),
+        ({"simulation": {"shared": ["nope"]}}, r"simulation.shared: no device is of type 'nope'; there are "),
+        ({"slices": {"executors": {"nope:3g": 2}}}, r"slices.executors: no device is of type 'nope'"),
         ({"catalogue": {"format": "proteus-csv", "path": "/none", "options": {"x": 1}}}, "no such option"),
     ],
 )
