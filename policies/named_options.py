@@ -24,14 +24,15 @@ def factory_of(
     if made is None:
         raise ConfigurationError(f"{kind} policy {name!r} is unknown; choose one of {', '.join(sorted(known))}")
     allowed = list(signature(made).parameters)[len(first) :]
-    types = get_type_hints(made.__init__) if options else {}  # type: ignore[misc]
+    types = get_type_hints(made.__init__) if options else {}
     for option in options:
         if option not in allowed:
             raise ConfigurationError(
                 f"{kind} policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
             )
     make = partial(
-        made, **{option: _typed(f"{kind} policy {name!r}: {option}", types[option], options[option]) for option in options}
+        made,
+        **{option: _typed(f"{kind} policy {name!r}: {option}", types[option], options[option]) for option in options},
     )
     make(*first)  # a bad value is an error now
     return make

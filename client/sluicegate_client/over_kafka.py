@@ -50,7 +50,9 @@ class Security:
                 )
             except (OSError, ValueError) as error:
                 named = ", ".join(f"{name} {file}" for name, file in files.items() if file is not None)
-                raise ClientError(f"security: {named}: cannot be used ({error}); give PEM files that belong together") from error
+                raise ClientError(
+                    f"security: {named}: cannot be used ({error}); give PEM files that belong together"
+                ) from error
         if self.protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
             if self.token_provider is not None:

@@ -11,9 +11,9 @@ Rules.
    more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
    A plan that wants it back cancels that. One that nothing was hosted for yet is forgotten at once.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
-   promise: those of the newest plan, loading or not. While routers switch to other turns (as long as what is new there takes to load,
-   by its profile, and ``grace`` seconds) the peers of the plans before count too, each with a part that keeps the
-   promise whichever of them gets what.
+   promise: those of the newest plan, loading or not. While routers switch to other turns (as long as what is new there
+   takes to load, by its profile, and ``grace`` seconds) the peers of the plans before count too, each with a part that
+   keeps the promise whichever of them gets what.
 7. What is let in of a promised app goes by one plan or another. So an app without a promise that leaves gives way to
    the promised (``aside``), and so does one that comes while a promised one leaves.
 """

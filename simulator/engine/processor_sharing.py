@@ -43,7 +43,7 @@ class SharedProcessor:
         self._version += 1
 
     def stop(self, happening: Happening, now: float) -> None:
-        """The process of the jobs that were to tell ``happening`` is gone: they take nothing more, and none of it ends."""
+        """The process of the jobs that were to tell ``happening`` is gone: none of them goes on, or ends."""
         self._progress(now)
         self._jobs = [job for job in self._jobs if job.happening != happening]
         self._arm(now)

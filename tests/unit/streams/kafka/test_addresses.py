@@ -35,5 +35,5 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
         Security(protocol="SSL", ca_file=empty).options()
     with pytest.raises(ConfigurationError, match=rf"kafka\.security: ca_file {empty}: cannot be used"):
         connection("here:1", KafkaSettings(security=KafkaSecurity(protocol="SSL", ca_file=empty)))
-    with pytest.raises(ClientError, match="cert_file .*gone"):
+    with pytest.raises(ClientError, match=r"cert_file .*gone"):
         Security(protocol="SSL", cert_file=tmp_path / "gone", key_file=tmp_path / "gone").options()
