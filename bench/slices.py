@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reproduce.protean.geometry_demand import SliceDemand, slack_left, slice_problem
 from reproduce.protean.slices.costs import savings
 from reproduce.protean.slices.slices_fields import slice_scenario
-from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.capacity.procurement import PER_GPU
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
@@ -35,7 +34,6 @@ from sluicegate.policies.placement.slice_choice import (
     ascending,
     choose_best_effort,
     choose_strict,
-    strict_first,
 )
 
 SCENARIO = Path(__file__).parents[1] / "examples" / "scenarios" / "protean-wiki.yaml"
@@ -47,14 +45,12 @@ def costs() -> dict[str, float]:
     table = slice_scenario(yaml.safe_load(SCENARIO.read_text())).table()
     memory = {"1g": 5, "2g": 10, "3g": 20, "4g": 20}
     slices = ascending([SliceLoad(p, p, m * GB, m * GB // 2, 0.3) for p, m in memory.items() if p != "3g"])
-    queue = [(i, QueryClass.STRICT if i % 2 else QueryClass.BEST_EFFORT) for i in range(10_000)]
     seven = ascending([SliceLoad(f"1g{i}", "1g", 5 * GB, 5 * GB, 0.0) for i in range(7)])
     strict = lambda: choose_strict(table, "resnet50", slices, best_effort="mobilenet", waiting_bytes=7 * GB)  # noqa: E731
     found = {
         "strict_choice_us": 1e6 * cpu(strict, 20_000),
         "strict_choice_7_slices_us": 1e6 * cpu(lambda: choose_strict(table, "mobilenet", seven), 20_000),
         "best_effort_choice_us": 1e6 * cpu(lambda: choose_best_effort(table, "mobilenet", slices), 20_000),
-        "reorder_10000_ms": 1e3 * cpu(lambda: strict_first(queue, lambda x: x[1]), 50),
     }
     others = {"mobilenet": 400.0, "googlenet": 300.0, "efficientnet-b0": 300.0}
     for gpus in (8, 100, 1000):

@@ -1,4 +1,4 @@
-"""Which slice a batch goes to: tags, strict by least slowdown, best effort by first fit, strict first in the queue.
+"""Which slice a batch goes to: tags, strict by least slowdown, best effort by first fit.
 
 Rules:
 - Slices are looked at in ascending order of memory (then name): the small ones are best effort's.
@@ -13,16 +13,10 @@ After PROTEAN (Middleware 2024), Algorithm 1, with its corrections: slices of no
 that is left for the next slice is what the free one did not hold.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from operator import not_
-from typing import TypeVar
 
-from sluicegate.domain.models.app import QueryClass
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -115,11 +109,3 @@ def choose_best_effort(table: SlowdownTable, variant: str, slices: Sequence[Slic
         if table.runs(variant, part.profile) and part.free_bytes >= table.of(variant, part.profile).memory_bytes:
             return i
     return None
-
-
-def strict_first(items: Iterable[_Item], query_class: Callable[[_Item], QueryClass]) -> list[_Item]:
-    """Strict ones first, each class in the order given: the order of arrival."""
-    listed = list(items)
-    first = QueryClass.STRICT  # looking an enum's member up costs as much as the comparison
-    strict = [query_class(item) is first for item in listed]
-    return [*compress(listed, strict), *compress(listed, map(not_, strict))]

@@ -6,15 +6,14 @@ decisions were made within the promise. Entering and leaving are reported once e
 
 
 class SafeModeSwitch:
-    """Decides whether safe mode is on. ``active`` says whether safe mode is on; ``entered`` counts how often it was.
-    ``calm``: queries, at least 1."""
+    """Decides whether safe mode is on. ``active`` says whether safe mode is on. ``calm``: queries, at
+    least 1."""
 
-    __slots__ = ("_quiet", "active", "calm", "entered")
+    __slots__ = ("_quiet", "active", "calm")
 
     def __init__(self, calm: int) -> None:
         self.calm = calm
         self.active = False
-        self.entered = 0
         self._quiet = 0
 
     def trouble(self) -> bool:
@@ -23,7 +22,6 @@ class SafeModeSwitch:
         if self.active:
             return False
         self.active = True
-        self.entered += 1
         return True
 
     def calm_for(self, queries: int) -> bool:

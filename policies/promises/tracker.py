@@ -1,8 +1,7 @@
 """What a stream lived through: longest run of misses and worst number of misses in any K consecutive queries.
 
 Outcomes are taken in the order of their sequence numbers; completions come out of order, so that a buffer holds those
-that are ahead. Rejected queries are not in the sequence: skip their numbers with ``reject``. All operations are O(1)
-for each tracked K.
+that are ahead. Rejected queries are not in the sequence. All operations are O(1) for each tracked K.
 """
 
 from collections import deque
@@ -88,7 +87,7 @@ class StreamTracker:
         self._recent: deque[bool] = deque(maxlen=max(ks, default=1))
         self._next = start
         self._limit = limit
-        self._ahead: dict[int, bool | None] = {}
+        self._ahead: dict[int, bool] = {}
 
     @staticmethod
     def for_promise(promise: Promise, *, start: int = 0) -> "StreamTracker":
@@ -115,21 +114,13 @@ class StreamTracker:
 
     def record(self, sequence: int, missed: bool) -> None:
         """The outcome of query ``sequence``."""
-        self._put(sequence, missed)
-
-    def reject(self, sequence: int) -> None:
-        """Query ``sequence`` was rejected: it is not part of the stream."""
-        self._put(sequence, None)
-
-    def _put(self, sequence: int, missed: bool | None) -> None:
         if sequence < self._next:
             return
         self._ahead.setdefault(sequence, missed)
         while self._next in self._ahead or len(self._ahead) > self._limit:
             self._commit(self._ahead.pop(self._next, True))
 
-    def _commit(self, missed: bool | None) -> None:
+    def _commit(self, missed: bool) -> None:
         self._next += 1
-        if missed is not None:
-            self._recent.append(missed)
-            self.tracker.record(missed)
+        self._recent.append(missed)
+        self.tracker.record(missed)

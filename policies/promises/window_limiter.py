@@ -75,11 +75,6 @@ class WindowLimiter:
         self._past: deque[tuple[float, int, Place | None]] = deque(maxlen=_PAST)
         self._single = True  # whether all are queries of one row, of the own stream; then nothing else is counted
 
-    @staticmethod
-    def of_rows(bound: int, window_s: float) -> "WindowLimiter":
-        """At most ``bound`` rows a window."""
-        return WindowLimiter([PlaceLimit(bound)], window_s)
-
     def bound_of(self, rows: int, place: Place | None = None) -> int:
         """The most queries of ``rows`` rows that may come in a window, of streams that go to ``place``; None: of the
         app's own stream."""

@@ -177,7 +177,7 @@ def test_no_window_lets_in_more_than_its_bound_and_without_a_change_none_fewer(
 ) -> None:
     """Quarters of a second, which are exact at both clocks."""
     bound, window = first
-    limiter, now, admitted, grew = WindowLimiter.of_rows(bound, window / 4), start, list[float](), False
+    limiter, now, admitted, grew = WindowLimiter([PlaceLimit(bound)], window / 4), start, list[float](), False
     for waited, resized in steps:
         now += waited / 4
         if resized is not None:
@@ -194,7 +194,7 @@ def test_no_window_lets_in_more_than_its_bound_and_without_a_change_none_fewer(
 
 
 def test_a_limiter_of_nothing_lets_nothing_in_until_it_is_resized() -> None:
-    limiter = WindowLimiter.of_rows(0, 1.0)
+    limiter = WindowLimiter([PlaceLimit(0)], 1.0)
     assert not limiter.would_admit(1.7e9) and not limiter.admit(1.7e9)
     again = limiter.resized([PlaceLimit(2)], 1.0)
     assert [again.admit(1.7e9 + t) for t in (0.0, 0.25, 0.5, 1.0, 1.125, 1.25)] == [

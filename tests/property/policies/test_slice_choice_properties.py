@@ -3,14 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicegate.domain.models.app import QueryClass
 from sluicegate.policies.placement.bandwidth import Colocation, estimate_fbr
 from sluicegate.policies.placement.slice_choice import (
     SliceLoad,
     ascending,
     choose_best_effort,
     choose_strict,
-    strict_first,
     tags,
 )
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
@@ -78,13 +76,6 @@ def test_tags_place_all_that_waits_or_all_that_is_free(parts: list[SliceLoad], w
     placed = sum(m * p.free_bytes for m, p in zip(marks, parts, strict=True))
     free = sum(p.free_bytes for p in parts)
     assert abs(placed - min(max(waiting, 0), free)) < 1e-6
-
-
-@given(st.lists(st.sampled_from(list(QueryClass)), max_size=40))
-@settings(max_examples=100, deadline=None)
-def test_reordering_is_a_stable_partition(classes: list[QueryClass]) -> None:
-    items = list(enumerate(classes))
-    assert strict_first(items, lambda x: x[1]) == sorted(items, key=lambda x: (x[1] is not QueryClass.STRICT, x[0]))
 
 
 @given(st.lists(st.floats(0.05, 0.95), min_size=2, max_size=5), st.integers(0, 10**6))

@@ -3,14 +3,12 @@
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.models.app import QueryClass
 from sluicegate.policies.placement.interference import InterferenceChanged, InterferenceDetector
 from sluicegate.policies.placement.slice_choice import (
     SliceLoad,
     ascending,
     choose_best_effort,
     choose_strict,
-    strict_first,
     tags,
 )
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand, eta
@@ -78,12 +76,6 @@ def test_best_effort_takes_the_first_slice_with_room_and_waits_without() -> None
     known = table(b=0.5)
     assert choose_best_effort(known, "b", slices(("1g", 3, 0), ("2g", 10, 0), ("4g", 20, 0))) == 1
     assert choose_best_effort(known, "b", slices(("1g", 3, 0), ("2g", 3, 0))) is None
-
-
-def test_strict_queries_pass_best_effort_ones_and_keep_their_order() -> None:
-    queue = [("b1", QueryClass.BEST_EFFORT), ("s1", QueryClass.STRICT), ("b2", QueryClass.BEST_EFFORT)]
-    queue.append(("s2", QueryClass.STRICT))
-    assert [n for n, _ in strict_first(queue, lambda x: x[1])] == ["s1", "s2", "b1", "b2"]
 
 
 def test_a_profile_without_an_entry_cannot_run_the_variant() -> None:
