@@ -1,5 +1,6 @@
 """The role ``worker``: one a device, with its core, and the executors of its slices."""
 
+import logging
 import uuid
 
 from sluicegate.domain.executor import Executor
@@ -14,10 +15,19 @@ from sluicegate.stages.worker.options import WorkerOptions, WorkerPorts
 from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerStage
 
+log = logging.getLogger(__name__)
+
 
 def worker_stage(system: System, device: Device) -> WorkerStage:
-    """The stage ``worker`` of ``device``."""
+    """The stage ``worker`` of ``device``. A type that nothing is profiled on is told of: no plan counts on it."""
     worker = system.settings.worker
+    known = system.known.device_types
+    if not any(kind.partition(":")[0] == device.type for kind in known):
+        log.warning(
+            "device %s: nothing is profiled on type %r, so that no plan uses it; there are %s: correct the type, or "
+            "measure there (sluice profile, sluice register)",
+            device.name, device.type, ", ".join(known) or "none",
+        )  # fmt: skip
     gpu = system.gpus.gpu(device)
     tables = takes(worker.batching, "tables")
     core = device_core(system, device, cuttable=gpu is not None and gpu.cuttable)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.sluice.settings.settings import PlannerSettings, load
+from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, load
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
@@ -46,6 +46,18 @@ def test_what_makes_no_sense_is_refused_with_the_field(line: str, tmp_path: Path
     file.write_text(f"planner:\n  {line}\n")
     with pytest.raises(ConfigurationError, match=f"planner.{line.split(':')[0]}"):
         load(file)
+
+
+def test_a_device_of_a_type_that_nothing_is_profiled_on_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = connect("memory://")
+    devices = (DeviceSettings(name="odd0", type="tpu"), DeviceSettings(name="even1", type="cpu"))
+    settings = settings_for("memory://", tmp_path).model_copy(update={"devices": devices})
+    system = System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
+    assert [stage.name for stage in stages_of(system, ["worker"])]
+    told = [record.getMessage() for record in caplog.records if "profiled" in record.getMessage()]
+    assert len(told) == 1 and "device odd0: nothing is profiled on type 'tpu'" in told[0] and "there are cpu" in told[0]
 
 
 def test_apps_that_are_not_served_are_not_planned_for(tmp_path: Path) -> None:
