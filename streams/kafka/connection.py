@@ -1,5 +1,6 @@
 """Shared configuration of Kafka clients (servers, time limits, TLS and SASL), and throttling of their logs."""
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -12,6 +13,8 @@ from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
 from sluicegate_client.errors import ClientError
 from sluicegate_client.over_kafka import Security
+
+_REFRESH_EVERY = 0.1
 
 
 def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
@@ -76,6 +79,36 @@ def unreachable(servers: str, error: Exception) -> UnreachableError:
         f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the "
         "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )
+
+
+def refresh_seldom(client: Any) -> None:
+    """Have ``client`` ask the brokers for metadata ten times a second at most; who asks meanwhile is told of the next.
+
+    aiokafka's sender asks again at once while a partition has no leader, and takes a processor where none answers.
+    """
+    refresh = client.force_metadata_update
+    last = -_REFRESH_EVERY
+    waiting: asyncio.Future[Any] | None = None
+
+    def ask() -> Any:
+        nonlocal last
+        last = asyncio.get_running_loop().time()
+        return refresh()
+
+    def ask_for(waiter: "asyncio.Future[Any]") -> None:
+        ask().add_done_callback(lambda asked: None if waiter.done() else waiter.set_result(asked.result()))
+
+    def seldom() -> Any:
+        nonlocal waiting
+        loop = asyncio.get_running_loop()
+        if waiting is None or waiting.done():
+            if loop.time() >= last + _REFRESH_EVERY:
+                return ask()
+            waiting = loop.create_future()
+            loop.call_at(last + _REFRESH_EVERY, ask_for, waiting)
+        return asyncio.shield(waiting)
+
+    client.force_metadata_update = seldom
 
 
 def see_given_up(inner: Any) -> None:

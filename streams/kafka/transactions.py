@@ -26,7 +26,7 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, see_given_up, unreachable
+from sluicegate.streams.kafka.connection import connection, refresh_seldom, see_given_up, unreachable
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
@@ -148,6 +148,7 @@ class KafkaTransactions:
             max_request_size=UNLIMITED,
             compression_type=settings.compression,
         )
+        refresh_seldom(inner.client)
         try:
             await inner.start()
         except KafkaConnectionError as error:
