@@ -473,7 +473,7 @@ class SliceCore:
                     if self._neighbours is not None:
                         self._neighbours.hosted(self.name, change, now, actions)
                     if not change.hosted:
-                        self._part_from(change.app, now, actions)
+                        self._send_waiting_back(change.app, now, actions)
                 case Acknowledge():
                     staged = self._gathering.staged(self.name, action)
                     if staged is not None:
@@ -487,7 +487,7 @@ class SliceCore:
                     assert_never(unreachable)
         self._load_on(actions)
 
-    def _part_from(self, app: str, now: float, actions: list[DeviceAction]) -> None:
+    def _send_waiting_back(self, app: str, now: float, actions: list[DeviceAction]) -> None:
         """What waits for an app that nothing is hosted for any more is for others, but for what a stream counts on."""
         for query in () if self.staging.wants(app) else self.station.drain(app):
             if self.book.counts(query):
