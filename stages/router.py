@@ -205,6 +205,8 @@ class RouterStage:
         for record in records:
             try:
                 message = codec.decode_admitted(record)
+                if message.query.app != self.app:
+                    raise InvalidInputError("app", f"{message.query.app!r:.100} has another topic than {self.app}")
             except InvalidInputError as error:
                 self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
                 log.info("dead letter: %s", error, extra={"record": record.place})

@@ -31,6 +31,7 @@ from sluicegate.planner.control.events import (
     WorkLeft,
 )
 from sluicegate.stages.connections import Connections
+from sluicegate.stages.following.served_apps import ServedApps, not_served
 from sluicegate.stages.runtime.exactly_once import transactional_id
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import (
@@ -50,7 +51,8 @@ log = logging.getLogger(__name__)
 _ANSWERED_WINDOW = 30.0
 """Seconds of results that are searched for answers of a dead worker."""
 
-_Read = codec.WorkMessage | InvalidInputError
+_Read = tuple[Record, codec.WorkMessage | InvalidInputError]
+"""A record and what it carries, or why it cannot be read."""
 Tell = Callable[[PlannerEvent], Sequence[Move | End]]
 """Tells the core; what it says of the records of the event."""
 
@@ -68,6 +70,7 @@ class Reclaimer:
         self._outbox = outbox
         self._tell = tell
         self._apps = tuple(apps)
+        self._served = ServedApps(self._broker, self._topics, apps)
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
         self._swept: dict[TopicPartition, int] = {}
@@ -75,6 +78,7 @@ class Reclaimer:
     def registered(self, apps: Iterable[str]) -> None:
         """Answers of these apps are looked up too; those of retired ones go on being."""
         self._apps = tuple(sorted({*self._apps, *apps}))
+        self._served.registered(self._apps)
 
     async def sweep(self, device: str) -> None:
         """Move what waits on the work topic of ``device``."""
@@ -94,7 +98,7 @@ class Reclaimer:
             answered = await self._answered_by(device) if transactions is None else frozenset()
             while await consumer.position(work) < end:
                 records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
-                moves = self._moves(records, device, answered)
+                moves = self._moves(await self._read(records), device, answered)
                 if transactions is None:
                     await self._post_all(moves, device)
                 elif records:
@@ -142,28 +146,36 @@ class Reclaimer:
             self._fences[device] = transactions
         return transactions
 
+    async def _read(self, records: Sequence[Record]) -> list[_Read]:
+        read = [(record, _decoded(record)) for record in records]
+        named = {m.query.app for _, m in read if isinstance(m, codec.WorkMessage)}
+        strangers = await self._served.strangers(named)
+        return [
+            (record, not_served(message.query.app))
+            if isinstance(message, codec.WorkMessage) and message.query.app in strangers
+            else (record, message)
+            for record, message in read
+        ]
+
     def _moves(
-        self, records: Sequence[Record], device: str, answered: frozenset[QueryKey]
-    ) -> list[tuple[Record, Letter | None]]:
+        self, read: Sequence[_Read], device: str, answered: frozenset[QueryKey]
+    ) -> list[tuple[_Read, Letter | None]]:
         """Where each record goes; None for one that was answered. Raises FencedError where another planner leads."""
-        if not records:
+        if not read:
             return []
-        read = [_read(record) for record in records]
         left = tuple(
             Left(record.offset, message.query, message.query.key in answered)
             if isinstance(message, codec.WorkMessage)
             else Left(record.offset, None)
-            for record, message in zip(records, read, strict=True)
+            for record, message in read
         )
         for said in self._tell(WorkLeft(device, left)):
             if isinstance(said, Move):
-                together = zip(records, read, said.verdicts, strict=True)
-                return [(record, self._letter(record, message, verdict)) for record, message, verdict in together]
+                return [(one, self._letter(one, verdict)) for one, verdict in zip(read, said.verdicts, strict=True)]
         raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
-    def _letter(
-        self, record: Record, message: "codec.WorkMessage | InvalidInputError", verdict: Verdict
-    ) -> Letter | None:
+    def _letter(self, read: _Read, verdict: Verdict) -> Letter | None:
+        record, message = read
         match verdict:
             case Leave():
                 return None
@@ -189,9 +201,9 @@ class Reclaimer:
         gone = codec.encode_outcome(outcome, (), carried=carried)
         return Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers)
 
-    def _instead(self, record: Record, device: str, error: InvalidInputError) -> Letter:
+    def _instead(self, read: _Read, device: str, error: InvalidInputError) -> Letter:
         """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
-        message = _read(record)
+        record, message = read
         if isinstance(message, InvalidInputError):
             now = self._clock.wall()
             dead = codec.dead_letter(record._replace(value=b""), message, stage="planner", now=now)
@@ -202,10 +214,10 @@ class Reclaimer:
         raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
     async def _write_all(
-        self, transactions: Transactions, moves: Sequence[tuple[Record, Letter | None]], device: str, group: str
+        self, transactions: Transactions, moves: Sequence[tuple[_Read, Letter | None]], device: str, group: str
     ) -> None:
         """In one transaction; one each, where some are too large."""
-        last = moves[-1][0]
+        last, _ = moves[-1][0]
         behind = {TopicPartition(last.topic, last.partition): last.offset + 1}
         try:
             await transactions.write([letter for _, letter in moves if letter is not None], behind, group)
@@ -215,11 +227,11 @@ class Reclaimer:
                     await self._write_all(transactions, [move], device, group)
             else:
                 told = InvalidInputError("record", str(error))
-                await transactions.write([self._instead(last, device, told)], behind, group)
+                await transactions.write([self._instead(moves[0][0], device, told)], behind, group)
 
-    async def _post_all(self, moves: Sequence[tuple[Record, Letter | None]], device: str) -> None:
+    async def _post_all(self, moves: Sequence[tuple[_Read, Letter | None]], device: str) -> None:
         """Write them, and wait until all are acknowledged."""
-        letters = [(record, letter) for record, letter in moves if letter is not None]
+        letters = [(read, letter) for read, letter in moves if letter is not None]
         acknowledged = asyncio.Event()
         outstanding = len(letters)
         fenced: list[FencedError] = []
@@ -230,18 +242,18 @@ class Reclaimer:
             if not outstanding:
                 acknowledged.set()
 
-        def instead(record: Record) -> Callable[[InvalidInputError], None]:
+        def instead(read: _Read) -> Callable[[InvalidInputError], None]:
             def refused(error: InvalidInputError) -> None:
                 try:
-                    self._outbox.put(self._instead(record, device, error), done=done)
+                    self._outbox.put(self._instead(read, device, error), done=done)
                 except FencedError as lost:
                     fenced.append(lost)
                     done()
 
             return refused
 
-        for record, letter in letters:
-            self._outbox.put(letter, done=done, refused=instead(record))
+        for read, letter in letters:
+            self._outbox.put(letter, done=done, refused=instead(read))
         if letters:
             await acknowledged.wait()
         if fenced:
@@ -286,8 +298,7 @@ class Reclaimer:
         return frozenset(found)
 
 
-def _read(record: Record) -> _Read:
-    """What ``record`` carries, or why it cannot be read."""
+def _decoded(record: Record) -> codec.WorkMessage | InvalidInputError:
     try:
         return codec.decode_work(record)
     except InvalidInputError as error:

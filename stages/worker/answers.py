@@ -77,15 +77,29 @@ class Answers:
         try:
             message = codec.decode_work(record)
         except InvalidInputError as error:
-            self._meters.add("sluice_dead_letters", self._stage, codec.letter_reason(error, record))
-            log.info("dead letter: %s", error, extra={"record": record.place})
-            letter = codec.dead_letter(record, error, stage=self._stage, now=now)
-            self._send(record, self._topics.dead_letters, letter)
+            self._bury(record, error, now)
             return None
         self._came[message.query] = _Came(record, message, now)
         if self._tracing is not None:
             self._tracing.arrived(message.query.key, codec.traceparent_in(message.carried))
         return message
+
+    def holds(self, query: Query, record: Record) -> bool:
+        """Whether ``query`` is here still, as it was read from ``record``: it may have been abandoned meanwhile."""
+        came = self._came.get(query)
+        return came is not None and came.record is record
+
+    def refused(self, query: Query, error: InvalidInputError, now: float) -> None:
+        """What was read was none of ours."""
+        if self._tracing is not None:
+            self._tracing.forget(query.key)
+        self._bury(self._pop(query).record, error, now)
+
+    def _bury(self, record: Record, error: InvalidInputError, now: float) -> None:
+        self._meters.add("sluice_dead_letters", self._stage, codec.letter_reason(error, record))
+        log.info("dead letter: %s", error, extra={"record": record.place})
+        letter = codec.dead_letter(record, error, stage=self._stage, now=now)
+        self._send(record, self._topics.dead_letters, letter)
 
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""
@@ -210,7 +224,7 @@ class Answers:
     def _where(self, came: _Came, part: str, promise: PromiseState | None) -> dict[str, object]:
         epoch = came.message.epoch
         return {
-            "best_accuracy": self._best[came.message.query.app],
+            "best_accuracy": self._best.get(came.message.query.app, 1.0),
             "device": self._device,
             "slice": part,
             "epoch": epoch if epoch != NO_EPOCH else None,

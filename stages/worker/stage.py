@@ -61,6 +61,7 @@ from sluicegate.policies.serving.device_events import (
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.served_apps import ServedApps, not_served
 from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
@@ -131,6 +132,7 @@ class WorkerStage:
             telemetry=ports.telemetry,
             objects=WorkerObjects(ports.objects),
         )
+        self._served = ServedApps(self._broker, self._topics, catalogue.apps)
         self._wakes = Wakes(self._clock)
         self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
         self._session = asyncio.Event()  # set: stop reading
@@ -154,6 +156,7 @@ class WorkerStage:
     async def registered(self, served: Catalogue) -> None:
         """The registry changed."""
         self._answers.registered(served)
+        self._served.registered(served.apps)
         self.tell(served.registered)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -365,14 +368,31 @@ class WorkerStage:
                 self._do([action], now)
 
     async def _take(self, records: Sequence[Record]) -> None:
+        unknown: list[tuple[codec.WorkMessage, Record]] = []
         for record in records:
-            self._take_one(record)
+            message = self._answers.read(record, self._clock.wall())
+            if message is None:
+                continue
+            if message.query.app in self._served:
+                self._take_one(message, record)
+            else:
+                unknown.append((message, record))
+        if unknown:
+            await self._tell_apart(unknown)
 
-    def _take_one(self, record: Record) -> None:
-        now = self._clock.wall()
-        message = self._answers.read(record, now)
-        if message is None:
-            return
+    async def _tell_apart(self, unknown: Sequence[tuple[codec.WorkMessage, Record]]) -> None:
+        """Queries of apps that this process has not heard of yet, and what a stranger wrote."""
+        strangers = await self._served.strangers([message.query.app for message, _ in unknown])
+        for message, record in unknown:
+            query = message.query
+            if not self._answers.holds(query, record):
+                continue
+            if query.app in strangers:
+                self._answers.refused(query, not_served(query.app), self._clock.wall())
+            else:
+                self._take_one(message, record)
+
+    def _take_one(self, message: codec.WorkMessage, record: Record) -> None:
         if message.claims:
             self._spawn(self._fetch(message, record))
         else:

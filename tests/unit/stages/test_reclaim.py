@@ -71,8 +71,12 @@ async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypat
     await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
     producer = broker.producer()
     await producer.start()
-    for _ in range(3):
-        await (await producer.send(topics.work("d0"), b"noise", key=b"toy"))
+    await (await producer.send(topics.work("d0"), b"noise", key=b"toy"))
+    for app in ("nobody", "no/body"):  # of a stranger: their outcomes would have nowhere to go
+        query = Query("q", app, 1.0, SystemClock().wall() + 60.0)
+        tensor = Tensor("x", "FP32", (1, 1), bytes(4))
+        work = codec.encode_work(codec.QueryMessage(query, (tensor,)), epoch=Epoch(1, 1), slice="")
+        await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
     monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
     core = Core()
     connections = Connections(broker=broker, producer=producer, topics=topics, clock=SystemClock())
