@@ -24,7 +24,7 @@ from sluicegate.domain.query import Goal, Query
 from sluicegate.streams.objects.claims import Claim, claim_of
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records.bounds import INT64
-from sluicegate.streams.records.cloudevents import BINARY_TYPE, SPEC_VERSION
+from sluicegate.streams.records.cloudevents import BINARY_TYPE, MAX_ID, SPEC_VERSION
 from sluicegate.streams.records.codec_types import Claims, Message, QueryMessage, WorkMessage
 
 _VERSION = 1
@@ -146,23 +146,25 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Claims, Epoch, s
         source = ""
         if type(query_id) is list:
             query_id, source = query_id
-            source = _text(source)
+            source = _short(source)
         length = 0
         if type(rows) is list:
             rows, length = rows
             length = _count(length)
         query = Query(
-            _text(query_id), _text(app), _time(arrival), _time(deadline), _count(rows), _CLASSES[query_class],
-            _text(stream), _integer(sequence), _integer(priority), None if goal is None else _goal(*goal),
+            _short(query_id), _short(app), _time(arrival), _time(deadline), _count(rows), _CLASSES[query_class],
+            _short(stream), _integer(sequence), _integer(priority), None if goal is None else _goal(*goal),
             length, source,
         )  # fmt: skip
         found, claims = _tensors(tensors, record.value or b"")
+        if any(tensor.shape[0] != rows for tensor in found):
+            raise ValueError(f"{rows} rows, and tensors of others")
         return (
             query,
             found,
             claims,
             NO_EPOCH if epoch is None else Epoch(_integer(epoch[0]), _integer(epoch[1])),
-            "" if part is None else _text(part),
+            "" if part is None else _short(part),
             _count(*counted) if counted else -1,
         )
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -215,6 +217,13 @@ def _text(value: object) -> str:
     if type(value) is not str:
         raise TypeError("not a text")
     return value
+
+
+def _short(value: object) -> str:
+    """What names something: no longer than admission lets it be."""
+    if len(text := _text(value)) > MAX_ID:
+        raise ValueError(f"more than {MAX_ID} characters")
+    return text
 
 
 def _integer(value: object) -> int:

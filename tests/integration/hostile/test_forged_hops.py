@@ -1,6 +1,8 @@
-"""Hop records that name apps which are not served: dead letters, and nobody's query waits for them."""
+"""Hop records of apps that are not served, or of what admission lets nobody write, are dead letters, and nobody's query
+waits for them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,10 @@ WAYS = [
 ]
 
 
-async def forge(run: Running, topic: str, query_id: str, app: str, *, within: float) -> None:
-    """A hop record as stages write them, of a query of ``app`` with so many seconds left."""
+async def forge(run: Running, topic: str, query_id: str, app: str, *, within: float, **changes: Any) -> None:
+    """A hop record as stages write them, of a query of ``app`` with so many seconds left and these ``changes``."""
     now = run.system.clock.wall()
-    query = Query(query_id, app, now - 0.5, now + within)
+    query = Query(query_id, app, now - 0.5, now + within, **changes)
     message = codec.QueryMessage(query, (Tensor("image", "FP32", (1, PIXELS), bytes(4 * PIXELS)),))
     if topic.endswith(".work"):
         hop = codec.encode_work(message, epoch=Epoch(1, 1), slice="whole")
@@ -73,3 +75,28 @@ async def test_a_hop_of_an_app_that_is_not_served_ends_as_a_dead_letter_and_hold
     assert not await consumer.get_many(wait=0.5), "all of it is behind the worker"
     await consumer.stop()
     await connected.close()
+
+
+async def test_a_hop_of_what_admission_lets_nobody_write_is_a_dead_letter(tmp_path: Path) -> None:
+    connected = connect("memory://")
+    async with running(settings_for("memory://", tmp_path, partitions=1, devices=1), connected) as run:
+        await run.planned()
+        asked = []
+        for topic in (run.topics.work("d0"), run.topics.admitted("toy")):
+            for name, changes in (
+                ("a row more", {"rows": 2}),
+                ("more rows than can be counted", {"rows": 2**60}),
+                ("x" * 257, {}),
+                ("of whom", {"source": "/" + "s" * 256}),
+                ("in which stream", {"stream": "s" * 257}),
+            ):
+                asked.append(await run.ask())
+                await forge(run, topic, name, "toy", within=PATIENCE_S, **changes)
+                asked.append(await run.ask())
+                await forge(run, topic, "as long as may be", "toy", within=PATIENCE_S, stream="s" * 256, source="/me")
+        report = await run.settled()
+        outcomes = await run.outcomes()
+        assert {outcomes[one].kind for one in asked} == {OutcomeKind.ANSWERED}
+        assert (report.lost, outcomes["as long as may be"].kind) == (0, OutcomeKind.ANSWERED)
+        fields = [dict(letter.headers)["__dlq.errors.field"] for letter in await run.dead_letters()]
+        assert fields == [b"sluice"] * 10

@@ -538,11 +538,11 @@ def test_a_hop_record_says_all_of_its_query_in_one_header_behind_what_outsiders_
 
 
 def test_what_is_not_known_of_a_query_is_left_out_of_its_hop_record() -> None:
-    bare = Query("q2", "a", NOW, NOW + 0.5)
+    bare = Query("q2", "a", NOW, NOW + 0.5, 2)
     admitted = codec.encode_admitted(codec.QueryMessage(bare, (X,)))
     assert dict(admitted.headers)["ce_type"] == b"sluicegate.admitted"
     assert orjson.loads(admitted.headers[5][1]) == [
-        1, "q2", "a", NOW, NOW + 0.5, 1, "strict", "", -1, 0, None, [["x", "UINT8", [2, 3]]], None, None,
+        1, "q2", "a", NOW, NOW + 0.5, 2, "strict", "", -1, 0, None, [["x", "UINT8", [2, 3]]], None, None,
     ]  # fmt: skip
     work = codec.decode_work(hop(admitted))
     assert (fields_of(work.query), work.epoch, work.slice, work.turn) == (fields_of(bare), NO_EPOCH, "", -1)
@@ -578,12 +578,20 @@ def test_an_admitted_query_is_keyed_by_its_stream_and_by_its_id_where_that_is_th
         (4, -1.001e12, False),
         (4, 1_700_000_000, True),
         (4, True, False),
-        (5, 1, True),
+        (1, ["q" * 256, "s" * 256], True),
+        (1, ["q" * 257, "s"], False),
+        (1, ["q", "s" * 257], False),
+        (2, "a" * 257, False),
+        (5, 2, True),
+        (5, 1, False),
+        (5, 3, False),
         (5, 0, False),
         (5, True, False),
         (5, 2.0, False),
         (5, [2, 0], False),
         (6, "loose", False),
+        (7, "s" * 256, True),
+        (7, "s" * 257, False),
         (8, 2**63 - 1, True),
         (8, 2**63, False),
         (8, 1 - 2**63, True),
@@ -593,12 +601,15 @@ def test_an_admitted_query_is_keyed_by_its_stream_and_by_its_id_where_that_is_th
         (11, [], False),
         (11, [["x", "UINT8", [2, 3]], ["y", "FP32", [3]]], False),
         (11, [["x", "UINT8", [2, 3]], ["y", "FP32", [1]]], False),
-        (11, [["x", "UINT8", [2, 3]], ["y", "FP64", [1]]], True),
+        (11, [["x", "UINT8", [2, 3]], ["y", "INT16", [2, 2]]], True),
+        (11, [["x", "UINT8", [2, 3]], ["y", "FP64", [1]]], False),
         (11, [["x", "UINT8", [2, 3]], ["y", "FP64", []]], False),
         (11, [["x", "UINT8", [2, 3]], ["y", "FP64", [0]]], False),
-        (11, [["x", "UINT8", [14]]], True),
+        (11, [["x", "UINT8", [2, 7]]], True),
+        (11, [["x", "UINT8", [14]]], False),
         (12, [3], False),
         (13, 4, False),
+        (13, "4" * 257, False),
         (14, 1, True),
         (14, 0, False),
     ],
