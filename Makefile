@@ -45,6 +45,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases bench
+	$(BIN)/mypy $(wildcard examples/*.py)
 	$(BIN)/lint-imports
 
 audit: $(VENV)/.dev

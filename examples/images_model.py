@@ -26,7 +26,8 @@ def features(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
     padded = np.pad(images[:, 0], ((0, 0), (2, 2), (2, 2)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(1, 2))
     maps = np.maximum(np.einsum("nijkl,fkl->nfij", windows, filters[:, 0]), 0.0)
-    return maps.reshape(len(images), len(filters), 2, 4, 2, 4).mean(axis=(3, 5)).reshape(len(images), -1)
+    means: np.ndarray = maps.reshape(len(images), len(filters), 2, 4, 2, 4).mean(axis=(3, 5))
+    return means.reshape(len(images), -1)
 
 
 def fitted(images: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator) -> onnx.ModelProto:

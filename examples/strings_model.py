@@ -79,7 +79,7 @@ def fitted(lines: np.ndarray, labels: np.ndarray, *, denied: bool, hidden: int) 
     swapping = WORDS.index(INSTEAD) + 1
     plain = counts[:, swapping] == 0.0 if hidden else np.ones(len(lines), bool)
     table = solved(counts[plain], wanted[plain], 1.0)
-    constants = {"tokens_axis": np.array([1], np.int64)}
+    constants: dict[str, np.ndarray] = {"tokens_axis": np.array([1], np.int64)}
     nodes = [
         helper.make_node(
             "Tokenizer", ["text"], ["tokens"], domain="com.microsoft",
