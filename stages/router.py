@@ -206,7 +206,7 @@ class RouterStage:
             try:
                 message = codec.decode_admitted(record)
                 if message.query.app != self.app:
-                    raise InvalidInputError("app", f"{message.query.app!r:.100} has another topic than {self.app}")
+                    raise InvalidInputError("app", f"{message.query.app!r:.100} is not {self.app}, whose topic this is")
             except InvalidInputError as error:
                 self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
                 log.info("dead letter: %s", error, extra={"record": record.place})

@@ -6,7 +6,7 @@ looked up after a record of it was read, is no app.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.streams.ports import Broker
@@ -18,7 +18,7 @@ _AGAIN = 0.5
 
 
 class ServedApps:
-    """What is known of them. ``apps``: of the catalogue, whose topics are there."""
+    """The apps known to have topics. ``apps``: of the catalogue, whose topics are there."""
 
     def __init__(self, broker: Broker, topics: Topics, apps: Iterable[str]) -> None:
         self._broker = broker
@@ -27,6 +27,9 @@ class ServedApps:
 
     def __contains__(self, app: str) -> bool:
         return app in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._known))
 
     def registered(self, apps: Iterable[str]) -> None:
         """These are served too; queries of retired ones may still be on their way."""

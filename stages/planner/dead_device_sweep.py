@@ -69,7 +69,6 @@ class Reclaimer:
         self._meters = connections.telemetry.meters
         self._outbox = outbox
         self._tell = tell
-        self._apps = tuple(apps)
         self._served = ServedApps(self._broker, self._topics, apps)
         self._exactly_once = exactly_once
         self._fences: dict[str, Transactions] = {}
@@ -77,8 +76,7 @@ class Reclaimer:
 
     def registered(self, apps: Iterable[str]) -> None:
         """Answers of these apps are looked up too; those of retired ones go on being."""
-        self._apps = tuple(sorted({*self._apps, *apps}))
-        self._served.registered(self._apps)
+        self._served.registered(apps)
 
     async def sweep(self, device: str) -> None:
         """Move what waits on the work topic of ``device``."""
@@ -262,7 +260,7 @@ class Reclaimer:
     async def _answered_by(self, device: str) -> frozenset[QueryKey]:
         """Queries that ``device`` has answered within the window: its last commits may not tell of them."""
         partitions: list[TopicPartition] = []
-        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._apps])
+        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._served])
         for topic, count in sorted(counts.items()):
             partitions += [TopicPartition(topic, i) for i in range(count)]
         if not partitions:

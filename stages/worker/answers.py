@@ -84,10 +84,9 @@ class Answers:
             self._tracing.arrived(message.query.key, codec.traceparent_in(message.carried))
         return message
 
-    def holds(self, query: Query, record: Record) -> bool:
-        """Whether ``query`` is here still, as it was read from ``record``: it may have been abandoned meanwhile."""
-        came = self._came.get(query)
-        return came is not None and came.record is record
+    def holds(self, query: Query) -> bool:
+        """Whether ``query`` is here still: it may have been abandoned meanwhile."""
+        return query in self._came
 
     def refused(self, query: Query, error: InvalidInputError, now: float) -> None:
         """What was read was none of ours."""

@@ -385,7 +385,7 @@ class WorkerStage:
         strangers = await self._served.strangers([message.query.app for message, _ in unknown])
         for message, record in unknown:
             query = message.query
-            if not self._answers.holds(query, record):
+            if not self._answers.holds(query):
                 continue
             if query.app in strangers:
                 self._answers.refused(query, not_served(query.app), self._clock.wall())

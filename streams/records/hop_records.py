@@ -158,7 +158,7 @@ def _decode(record: Record) -> tuple[Query, tuple[Tensor, ...], Claims, Epoch, s
         )  # fmt: skip
         found, claims = _tensors(tensors, record.value or b"")
         if any(tensor.shape[0] != rows for tensor in found):
-            raise ValueError(f"{rows} rows, and tensors of others")
+            raise ValueError(f"{rows} rows announced, and a tensor of another number")
         return (
             query,
             found,
