@@ -85,7 +85,7 @@ def picture(found: Found, file: Path) -> None:
 def main() -> None:
     """Simulate, print, draw."""
     asking = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asking.add_argument("--seeds", type=int, default=3)
+    asking.add_argument("--seeds", type=int, default=5)
     asking.add_argument("--loads", default="0.5,0.75,1,1.25,1.5,2")
     asking.add_argument("--png", type=Path)
     asked = asking.parse_args()
