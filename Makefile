@@ -51,17 +51,20 @@ lint: $(VENV)/.dev
 audit: $(VENV)/.dev
 	$(BIN)/python .ci/audit.py
 
-test: $(VENV)/.dev ## everything that must hold
+# Tests side by side, and meanwhile what is checked without running anything, which is told after them.
+define SUITE
 	@rm -f $(SKIPPED)
-	@# What is checked without running anything is so meanwhile, and is told after the tests.
 	@mkdir -p $(dir $(CHECKED)); $(MAKE) --no-print-directory check > $(CHECKED) 2>&1 & checked=$$!; \
-		$(PYTEST) $(SIDE_BY_SIDE) -m "not timing and not thorough"; held=$$?; \
+		$(PYTEST) $(SIDE_BY_SIDE) $(1); held=$$?; \
 		wait $$checked; right=$$?; cat $(CHECKED); exit $$((held + right))
+endef
+
+test: $(VENV)/.dev ## everything that must hold
+	$(call SUITE,-m "not timing and not thorough")
 	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 
-test-all: check ## with what takes minutes, and with Apache Kafka wherever a broker can be either
-	@rm -f $(SKIPPED)
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not timing" --hypothesis-profile=anew --begin-anew
+test-all: $(VENV)/.dev ## with what takes minutes, and with Apache Kafka wherever a broker can be either
+	$(call SUITE,-m "not timing" --hypothesis-profile=anew)
 	$(PYTEST) -m timing $(TIMED) --begin-anew
 
 test-thorough: $(VENV)/.dev ## what make test leaves to test-all, but for claims of speeds; ONLY=tests/simulation

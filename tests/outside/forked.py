@@ -4,7 +4,7 @@
 the processes beside a stage (models, their variants, plans); what is started in any other way begins anew. Each process
 of the suite has a host for each of these and each set of variables. A fork is a child of the asking process as any
 other, with its own session, files, folder, variables and limits; what it runs is the main module, anew.
-``--begin-anew`` (``make test-all``) has each import everything itself.
+``--begin-anew`` (``make test-thorough``) has each import everything itself.
 """
 
 import contextlib
