@@ -7,6 +7,8 @@ Rules:
 - The LP of the published service bounds its accuracy from above: every plan carries a certified gap.
 - The polish runs only where the gap or the service leaves something to gain, and stops on nodes or gap. If its safety
   stop in seconds strikes, the allocation is marked nondeterministic.
+- A budget rents devices whole. Where some are cut, slices count by their part of the price first, which leaves no plan
+  out and so bounds them all; what that uses most is rented, as long as the money lasts, and planned for by itself.
 - If the solver fails or is missing, the heuristic planner's answer is returned, and ``steps`` says so.
 """
 
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.allocation import column_pruning, goal_chain
 from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
@@ -25,7 +29,7 @@ from sluicegate.planner.allocation.solver_types import Limits, SolverError
 from sluicegate.planner.allocation.table_columns import one_set_each
 from sluicegate.planner.allocation.unit_exchange import improved
 from sluicegate.planner.allocation.unit_repair import repaired
-from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.allocation.units import count_loaded, group_units, rented
 from sluicegate.planner.greedy_fill import GreedyFill, serve
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
@@ -69,8 +73,38 @@ class AllocationPlanner:
         if problem.variants_per_device > 1:
             # What is loaded need not take the place of anything there.
             problem = replace(problem, loads="free")
+        return self._within_budget(problem) if problem.by_part else self._allocated(problem)
+
+    def _within_budget(self, problem: Problem) -> Allocation:
+        """The best of what may be rented whole, each for itself, bounded by slices at their part of the price."""
+        budget = money = problem.budget or 0.0
+        paid = tuple(d for d in problem.devices if d.price == 0)
+        widest: Allocation | None = None
+        while True:
+            rent = {d.name for d in paid}
+            more = tuple(d for d in problem.devices if 0 < d.price <= money and d.name not in rent)
+            if widest is not None and not more:
+                break
+            free = tuple(replace(d, price=0.0) for d in paid)
+            parts = self._allocated(replace(problem, devices=(*free, *more), budget=money))
+            widest = widest or parts
+            choices = [(*paid, *choice) for choice in rented(more, parts.placements, money)]
+            if not choices:
+                break
+            paid = max(choices, key=lambda c: _worth(problem, self._of(problem, c))) if choices[1:] else choices[0]
+            money = budget - sum(d.price for d in paid)
+        found = self._of(problem, paid)
+        step = f"budget: {len(paid)} of {len(problem.devices)} devices are rented, whole"
+        return replace(found, bound=max(found.bound, widest.bound), steps=(step, *found.steps))
+
+    def _of(self, problem: Problem, paid: tuple[Device, ...]) -> Allocation:
+        """What these devices do, once they are paid for."""
+        return self._allocated(replace(problem, devices=paid, budget=None, money_weight=0.0))
+
+    def _allocated(self, problem: Problem) -> Allocation:
         priced = problem.loads != "free"
-        pools = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_held=priced)
+        by_price, by_part = problem.by_price, problem.by_part
+        pools = group_units(problem.devices, problem.previous, by_price=by_price, by_held=priced, by_part=by_part)
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
         program = build(replace(problem, variants_per_device=1), sizes, loaded)
         try:
@@ -244,6 +278,18 @@ class AllocationPlanner:
         if part is None and np.allclose(kept.served, solved.served, atol=1e-6):
             bound = min(bound, max(solved.bound, kept.value))
         return kept, bound, matrix.timed_out
+
+
+def _worth(problem: Problem, found: Allocation) -> tuple[float, ...]:
+    """What plans are compared by: the least share and the total of strict demands, of the others, then accuracy."""
+    asked: dict[tuple[str, QueryClass], float] = {}
+    for d in problem.demands:
+        asked[d.app, d.query_class] = asked.get((d.app, d.query_class), 0.0) + d.qps * d.weight
+    worth: list[float] = []
+    for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
+        served = [(share, asked.get(of, 0.0)) for of, share in found.served_by_class.items() if of[1] is kind]
+        worth += [min((share for share, _ in served), default=1.0), sum(share * qps for share, qps in served)]
+    return (*worth, found.objective)
 
 
 def _best_accuracy(program: Program) -> Floats:

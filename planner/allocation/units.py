@@ -1,6 +1,7 @@
-"""Units: slices of devices, grouped into pools of interchangeable ones."""
+"""Units: slices of devices, grouped into pools of interchangeable ones; and which devices a budget is spent on."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from sluicegate.domain.fleet.device import WHOLE, Device, profile_type
 from sluicegate.domain.plan import Placement
@@ -14,11 +15,13 @@ def group_units(
     by_price: bool = False,
     by_device: bool = False,
     by_held: bool = False,
+    by_part: bool = False,
 ) -> dict[PoolKey, list[Unit]]:
     """Units by pool, pools and units sorted.
 
     ``by_price``: spot and dear devices are pools of their own. ``by_device``: every unit is. ``by_held``: those that
-    hold nothing are, as loading them displaces nothing.
+    hold nothing are, as loading them displaces nothing. ``by_part``: a slice has an equal part of its device's price,
+    not all of it.
     """
     held: dict[tuple[str, str], set[str]] = {}
     classes: dict[tuple[str, str], float] = {}
@@ -30,6 +33,7 @@ def group_units(
         for part in device.slices:
             memory = device.memory_bytes if part.profile == WHOLE else part.memory_bytes
             price, spot = (device.price, device.spot) if by_price else (0.0, False)
+            price /= len(device.slices) if by_part else 1
             own = f"{device.name}/{part.name}" if by_device else ""
             loaded = held.get((device.name, part.name))
             empty = by_held and not loaded
@@ -48,3 +52,41 @@ def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[Loaded, int]:
             held = Loaded(key, unit.loaded, unit.slo)
             counts[held] = counts.get(held, 0) + 1
     return counts
+
+
+def rented(devices: Sequence[Device], placements: Iterable[Placement], budget: float) -> tuple[tuple[Device, ...], ...]:
+    """What may be rented, whole and within ``budget`` an hour, for what ``placements`` use of its slices: choices, of
+    which none is a part of another.
+
+    Of devices that are alike as many as hold that many slices of each profile, those first of which most are used. What
+    is used whole comes first, then by its use for a price; besides, each that is used in part comes before all others.
+    """
+    used: dict[str, set[str]] = {}
+    for placement in placements:
+        used.setdefault(placement.device, set()).add(placement.slice)
+    alike: dict[tuple[object, ...], list[Device]] = {}
+    for device in sorted(devices, key=lambda d: (-len(used.get(d.name, ())), d.name)):
+        cut = tuple(sorted(part.profile for part in device.slices))
+        alike.setdefault((device.type, device.memory_bytes, device.price, device.spot, cut), []).append(device)
+    full: list[Device] = []
+    last: list[tuple[float, Device]] = []
+    for same in alike.values():
+        asked = Counter(part.profile for d in same for part in d.slices if part.name in used.get(d.name, ()))
+        room = Counter(part.profile for part in same[0].slices)
+        needed = max(-(-asked[profile] // count) for profile, count in room.items())
+        part = asked.total() / room.total()
+        whole = min(needed, int(part + 1e-9))
+        full.extend(same[:whole])
+        last.extend(((part - at) / same[at].price, same[at]) for at in range(whole, needed))
+    last.sort(key=lambda use: (-use[0], use[1].name))
+    wanted = [*full, *(device for _, device in last)]
+    found: list[frozenset[Device]] = []
+    for first in (None, *(device for _, device in last)):
+        chosen, money = [], budget * (1 + 1e-9)
+        for device in sorted(wanted, key=lambda d: d is not first):
+            if device.price <= money:
+                chosen.append(device)
+                money -= device.price
+        found.append(frozenset(chosen))
+    kept = [one for one in dict.fromkeys(found) if one and not any(one < other for other in found)]
+    return tuple(tuple(sorted(one, key=lambda d: d.name)) for one in kept)

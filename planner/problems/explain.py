@@ -66,7 +66,7 @@ class Explanation:
 
 def explain(problem: Problem, allocation: Allocation, pool_of: Mapping[str, str]) -> Explanation:
     """Account for ``allocation``, which answered ``problem``. ``pool_of``: by device, what its pool is to be called."""
-    units = group_units(problem.devices, problem.previous, by_price=problem.by_price)
+    units = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_part=problem.by_part)
     program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
     servable = {program.demands[s.demand].app for s in program.serves}
     names = sorted({d.app for d in problem.demands})

@@ -80,6 +80,11 @@ class Problem(PlanLimits):
         """Whether devices that differ in price alone, or in being spot, must be told apart."""
         return self.money_weight > 0 or self.budget is not None or self.strict_on_demand > 0
 
+    @property
+    def by_part(self) -> bool:
+        """Whether a budget is to be spent on devices that are cut, and are paid for whole, whatever is used of them."""
+        return self.budget is not None and any(d.price > 0 and len(d.slices) > 1 for d in self.devices)
+
     def merged(self) -> "Problem":
         """The same without SLO classes: demands of an app and class added up, at the tightest SLO."""
         found: dict[tuple[str, QueryClass], AppDemand] = {}

@@ -1,11 +1,12 @@
 """Plans for small fleets against the best of all plans there are."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
-from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
@@ -211,3 +212,73 @@ def test_budgets_and_cores_on_demand_are_kept_at_no_loss_of_service_or_accuracy(
                 assert best.accuracy - 5.1e-4 <= answer.objective <= best.accuracy + 1e-6
                 assert answer.bound >= best.accuracy - 1e-6
     assert 7 < full < 33
+
+
+CUT = (("gpu", ("2g", "1g", "1g"), 3.0), ("gpu", ("2g", "2g"), 2.5), ("cpu", ("whole",), 1.0))
+"""Type, slices and price of devices that are paid for whole."""
+SLOWER = {"gpu:2g": 0.55, "gpu:1g": 1.0, "cpu": 1.8}
+
+
+def rented(seed: int) -> Problem:
+    """Up to three apps on up to two devices of each kind of ``CUT``, with money for a part of them."""
+    rng = np.random.default_rng([seed, 3])
+    apps = [f"a{i}" for i in range(int(rng.integers(1, 4)))]
+    variants, profiles, devices = [], [], []
+    for app in apps:
+        for v in range(2 if len(apps) < 3 else int(rng.integers(1, 3))):
+            variants.append(Variant(name=f"{app}v{v}", app=app, accuracy=float(rng.uniform(0.5, 1.0))))
+            first, growth = 0.008 * 2.0 ** rng.uniform(0, 3.5), rng.uniform(0.2, 1.0)
+            for kind, slower in SLOWER.items():
+                seconds = [float(slower * first * (1 + growth * (b - 1))) for b in (1, 2, 4, 8)]
+                points = tuple(BatchLatency(b, s, s) for b, s in zip((1, 2, 4, 8), seconds, strict=True))
+                profiles.append(Profile(variant=f"{app}v{v}", device_type=kind, points=points))
+    for number, (kind, cut, price) in enumerate(CUT):
+        slices = tuple(Slice(name=f"{p}.{at}", profile=p) for at, p in enumerate(cut)) if len(cut) > 1 else (Slice(),)
+        count = int(rng.integers(not number, 3))
+        devices += [Device(name=f"{kind}{number}{i}", type=kind, slices=slices, price=price) for i in range(count)]
+    level = 2.0 ** rng.uniform(4, 8.5) * sum(len(d.slices) for d in devices) / len(apps) / 2
+    demands = tuple(
+        AppDemand(app=app, qps=float(level * rng.lognormal(0, 0.6)), slo=0.3, headroom=1.05) for app in apps
+    )
+    catalogue = Catalogue.of([App(name=app, slo=0.3, max_rows=1) for app in apps], variants, profiles)
+    budget = float(rng.uniform(1.0, sum(d.price for d in devices)))
+    return Problem(demands=demands, devices=tuple(devices), catalogue=catalogue, budget=budget)
+
+
+def best_rented(problem: Problem) -> Best:
+    """The best of all that may be rented whole, slices being devices of their own."""
+    kinds = [[d for d in problem.devices if d.price == price] for _, _, price in CUT]
+    found = [Best(full=False, fair=0.0, accuracy=0.0, native=0.0)]
+    for counts in product(*(range(len(kind) + 1) for kind in kinds)):
+        devices = [d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]]
+        if devices and sum(d.price for d in devices) <= (problem.budget or 0.0):
+            parts = tuple(
+                Device(name=f"{d.name} {s.name}", type=profile_type(d.type, s.profile))
+                for d in devices
+                for s in d.slices
+            )
+            found.append(exhaust(replace(problem, devices=parts, budget=None)))
+    return max(found, key=lambda best: (best.fair, best.accuracy))
+
+
+def test_gpus_that_are_cut_are_rented_whole_within_the_budget_and_nearly_as_well_as_can_be() -> None:
+    full, short, worse = 0, [], 0.0
+    for problem in map(rented, range(100)):
+        try:
+            best = best_rented(problem)
+        except ValueError:  # too many plans to try
+            continue
+        answer = planner("allocation").allocate(problem)
+        price = {d.name: d.price for d in problem.devices}
+        assert sum(price[n] for n in {p.device for p in answer.placements}) <= (problem.budget or 0.0) + 1e-6
+        short.append(best.fair - min(answer.served.values()))
+        assert short[-1] >= -1e-5
+        if best.full:
+            full += 1
+            assert min(answer.served.values()) == 1.0
+            assert answer.bound >= best.accuracy - 1e-6
+            assert best.accuracy - 0.03 <= answer.objective <= best.accuracy + 1e-6
+            worse += best.accuracy - answer.objective
+    assert 20 < full < 60
+    assert sum(missed > 2e-3 for missed in short) <= 0.1 * len(short) and max(short) < 0.1
+    assert worse <= 2e-3 * full
