@@ -316,6 +316,14 @@ async def registry(world: World, rng: Random) -> str:
     return f"registry {what} {app}"
 
 
+async def surge(world: World, rng: Random) -> str:
+    """An app is asked for about what its devices can do, or for more: what may be missed of it, is."""
+    app, rate, seconds = rng.choice(("vow", "vow", "vow", "toy")), rng.uniform(60.0, 200.0), rng.uniform(0.4, 2.0)
+    world.note(f"surge of {app} {rate:.0f}/s for {seconds:.2f}")
+    await world.traffic.steady(app, rate, seconds)
+    return f"surge {app}"
+
+
 def _register(world: World, app: str, known: Catalogue | None) -> None:
     value = app_record(known, app) if known is not None else None
     letter = Letter(world.topics.registry, value, app.encode(), timestamp=BASE + world.loop.time())
@@ -361,11 +369,17 @@ KINDS: Mapping[str, Fault] = {
     "executor": executor,
     "storm": storm,
 }
+EVERY: Mapping[str, Fault] = {**KINDS, **HOSTILE, "surge": surge}
+"""All, with what comes in one world of five besides."""
 
 
 def drawn(rng: Random, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
     """One to four faults, of which some fall together."""
-    own = Random(rng.getstate()[1][0])  # without a draw: no world changes for those that have one of these
-    every = {**KINDS, **HOSTILE}
-    struck = [every[rng.choice(kinds)] for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
-    return [*struck, HOSTILE[own.choice(tuple(HOSTILE))]] if own.random() < 0.25 else struck
+    # Without a draw: no world changes for those that have one of these.
+    hostile, busy = Random(rng.getstate()[1][0]), Random(rng.getstate()[1][2])
+    struck = [EVERY[rng.choice(kinds)] for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
+    if hostile.random() < 0.25:
+        struck.append(HOSTILE[hostile.choice(tuple(HOSTILE))])
+    if busy.random() < 0.2:
+        struck.append(surge)
+    return struck

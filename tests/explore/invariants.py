@@ -6,6 +6,7 @@ Rules.
 - *answered twice*: exactly once, a second outcome of a query. *never asked*: an outcome of no query.
 - *two lead*: plans of one term come from one process, each number behind the one before.
 - *below the fence*: a worker that has acknowledged a plan answers nothing that the plan's fence gives to others.
+- *stale state*: of what one process says of a key on a control topic, nothing is written behind what it said later.
 - *dead letter*: nothing that clients or stages wrote here is one.
 - *not stored*: in the end every outcome up to what sinks have committed is on disk.
 What breaks one is told once for each kind, with its moment.
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from tests.explore.cluster import Link
 
 _MOVED_BY_PLANNER = "device_lost"
+
+State = tuple["Link", str, bytes | None]
+"""What one process says on a topic of a key."""
 
 
 class Witness:
@@ -54,6 +58,8 @@ class Witness:
         self._plans: dict[Epoch, Plan] = {}
         self._followed: dict[tuple[Link, str], Epoch] = {}
         self._said: set[bytes] = set()
+        self._states: dict[State, list[bytes]] = {}  # in the order in which they were said
+        self._newest: dict[State, int] = {}  # of those, which was written
         self._fence: dict[Link, tuple[TopicPartition, int]] = {}
         self._offsets: dict[tuple[str, QueryKey], int] = {}
         self._ends: dict[str, int] = {}
@@ -88,18 +94,34 @@ class Witness:
             self._offsets[self._work[topic], key] = place.offset
         elif topic in self._results:
             self._ended(letter, self._results[topic])
-        elif by is None:
-            return  # a stranger's: what is told of it is theirs who read it
-        elif topic == self._topics.plan and letter.value:
-            self._planned(control.decode_plan(letter.value), by)
-        elif topic == self._topics.acks and letter.value:
-            told = control.decode_acknowledged(letter.value)
-            self.acknowledged[told.device] = told.epoch
-        elif topic == self._topics.devices_metrics and letter.value:
-            seen = control.decode_heartbeat(letter.value).seen
-            self.incarnations[seen.device] = seen.incarnation
-        elif topic == self._topics.dead_letters:
+        elif by is not None:  # what is told of a stranger's is theirs who read it
+            self._said_of_itself(letter, place, by)
+
+    def _said_of_itself(self, letter: Letter, place: Written, by: "Link") -> None:
+        topic, value = letter.topic, letter.value
+        if topic == self._topics.dead_letters:
             self.tell("dead letter", codec.dead_letter_reason(_record(letter, place)))
+        if not value:
+            return
+        if topic in self._topics.control:
+            self._stands((by, topic, letter.key), value)
+        if topic == self._topics.plan:
+            self._planned(control.decode_plan(value), by)
+        elif topic == self._topics.acks:
+            told = control.decode_acknowledged(value)
+            self.acknowledged[told.device] = told.epoch
+        elif topic == self._topics.devices_metrics:
+            seen = control.decode_heartbeat(value).seen
+            self.incarnations[seen.device] = seen.incarnation
+
+    def _stands(self, state: "State", value: bytes) -> None:
+        said = self._states[state]
+        number = next(at for at, held in enumerate(said) if held is value)
+        newest = self._newest.setdefault(state, number)
+        if number < newest:
+            by, topic, key = state
+            self.tell("stale state", f"{by.name} {topic} {key!r}: {number + 1} of {len(said)} behind {newest + 1}")
+        self._newest[state] = max(newest, number)
 
     def _keep(self, place: Written, key: QueryKey) -> None:
         self._records.setdefault(TopicPartition(place.topic, place.partition), []).append((key, self._order))
@@ -149,6 +171,10 @@ class Witness:
         topic, value = letter.topic, letter.value
         if not value:
             return
+        if topic in self._topics.control:
+            said = self._states.setdefault((by, topic, letter.key), [])
+            if all(held is not value for held in said):  # sent again, it is the same object
+                said.append(value)
         if topic == self._topics.acks:
             told = control.decode_acknowledged(value)
             self._follows(by, topic, told.epoch, value)

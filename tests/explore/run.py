@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.explore.faults import HOSTILE, KINDS, drawn
+from tests.explore.faults import EVERY, KINDS, drawn
 from tests.explore.planted import PLANTED
 from tests.explore.shape import Delivery
 from tests.explore.world import Fault, Verdict, explore
@@ -83,7 +83,7 @@ def played(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Verdict |
 
 
 def _kind(said: str) -> str:
-    return next((kind for kind in (*KINDS, *HOSTILE) if said.startswith(kind.replace("-", " "))), said)
+    return next((kind for kind in EVERY if said.startswith(kind.replace("-", " "))), said)
 
 
 def again(job: Job) -> str:
@@ -161,8 +161,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reports/explore"))
     chosen = parser.parse_args()
     kinds = tuple(chosen.kinds.split(","))
-    if unknown := sorted(set(kinds) - {*KINDS, *HOSTILE}):
-        parser.error(f"kind {unknown[0]!r} is unknown; choose of {', '.join([*KINDS, *HOSTILE])}")
+    if unknown := sorted(set(kinds) - set(EVERY)):
+        parser.error(f"kind {unknown[0]!r} is unknown; choose of {', '.join(EVERY)}")
     deliveries = DELIVERIES if chosen.delivery == "both" else (cast("Delivery", chosen.delivery),)
     console = Console()
     if chosen.seed is not None:
