@@ -281,15 +281,17 @@ class AllocationPlanner:
 
 
 def _worth(problem: Problem, found: Allocation) -> tuple[float, ...]:
-    """What plans are compared by: the least share and the total of strict demands, of the others, then accuracy."""
+    """What plans are compared by: the least share and the total of strict demands, of the others, then accuracy less
+    what is loaded. Service that differs by no more than what solvers leave to their tolerances is the same."""
     asked: dict[tuple[str, QueryClass], float] = {}
     for d in problem.demands:
         asked[d.app, d.query_class] = asked.get((d.app, d.query_class), 0.0) + d.qps * d.weight
+    whole = sum(asked.values()) or 1.0
     worth: list[float] = []
     for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
-        served = [(share, asked.get(of, 0.0)) for of, share in found.served_by_class.items() if of[1] is kind]
-        worth += [min((share for share, _ in served), default=1.0), sum(share * qps for share, qps in served)]
-    return (*worth, found.objective)
+        served = [(share, asked.get(of, 0.0) / whole) for of, share in found.served_by_class.items() if of[1] is kind]
+        worth += [min((share for share, _ in served), default=1.0), sum(share * part for share, part in served)]
+    return (*(round(served, 5) for served in worth), found.objective - found.load_cost)
 
 
 def _best_accuracy(program: Program) -> Floats:

@@ -110,3 +110,12 @@ def test_one_more_unit_of_money_is_told_by_parts() -> None:
     found = planner("allocation").allocate(asked)
     told = "\n".join(explain(asked, found, {d.name: d.type for d in asked.devices}).binding)
     assert "the budget of 3 an hour is spent; one more serves 200.0 queries/s more" in told
+
+
+def test_of_two_that_do_as_well_the_one_that_is_loaded_stays() -> None:
+    for kept, other in ((OLD, NEW), (NEW, OLD)):
+        held = [replace(p, variants=("cat-l",)) for p in at(kept, 0, 1)]
+        asked = replace(problem(3.0, (kept, other), qps=50.0), previous=tuple(held))
+        found = planner("allocation").allocate(asked)
+        assert {p.device for p in found.placements} == {kept.name}
+        assert found.loads == 1
