@@ -77,6 +77,7 @@ class AllocationPlanner:
 
     def _within_budget(self, problem: Problem) -> Allocation:
         """The best of what may be rented whole, each for itself, bounded by slices at their part of the price."""
+        quick = replace(self, polish=False)
         budget = money = problem.budget or 0.0
         paid = tuple(d for d in problem.devices if d.price == 0)
         widest: Allocation | None = None
@@ -86,12 +87,12 @@ class AllocationPlanner:
             if widest is not None and not more:
                 break
             free = tuple(replace(d, price=0.0) for d in paid)
-            parts = self._allocated(replace(problem, devices=(*free, *more), budget=money))
+            parts = quick._allocated(replace(problem, devices=(*free, *more), budget=money))
             widest = widest or parts
             choices = [(*paid, *choice) for choice in rented(more, parts.placements, money)]
             if not choices:
                 break
-            paid = max(choices, key=lambda c: _worth(problem, self._of(problem, c))) if choices[1:] else choices[0]
+            paid = max(choices, key=lambda c: _worth(problem, quick._of(problem, c))) if choices[1:] else choices[0]
             money = budget - sum(d.price for d in paid)
         found = self._of(problem, paid)
         step = f"budget: {len(paid)} of {len(problem.devices)} devices are rented, whole"

@@ -59,7 +59,7 @@ def rented(devices: Sequence[Device], placements: Iterable[Placement], budget: f
     which none is a part of another.
 
     Of devices that are alike as many as hold that many slices of each profile, those first of which most are used. What
-    is used whole comes first, then by its use for a price; besides, each that is used in part comes before all others.
+    is used whole comes first, then by its use for a price; besides, of each kind one that is used in part comes first.
     """
     used: dict[str, set[str]] = {}
     for placement in placements:
@@ -70,6 +70,7 @@ def rented(devices: Sequence[Device], placements: Iterable[Placement], budget: f
         alike.setdefault((device.type, device.memory_bytes, device.price, device.spot, cut), []).append(device)
     full: list[Device] = []
     last: list[tuple[float, Device]] = []
+    firsts: list[Device | None] = [None]
     for same in alike.values():
         asked = Counter(part.profile for d in same for part in d.slices if part.name in used.get(d.name, ()))
         room = Counter(part.profile for part in same[0].slices)
@@ -77,11 +78,12 @@ def rented(devices: Sequence[Device], placements: Iterable[Placement], budget: f
         part = asked.total() / room.total()
         whole = min(needed, int(part + 1e-9))
         full.extend(same[:whole])
+        firsts.extend(same[whole:needed][:1])
         last.extend(((part - at) / same[at].price, same[at]) for at in range(whole, needed))
     last.sort(key=lambda use: (-use[0], use[1].name))
     wanted = [*full, *(device for _, device in last)]
     found: list[frozenset[Device]] = []
-    for first in (None, *(device for _, device in last)):
+    for first in firsts:
         chosen, money = [], budget * (1 + 1e-9)
         for device in sorted(wanted, key=lambda d: d is not first):
             if device.price <= money:

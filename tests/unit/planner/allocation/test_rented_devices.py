@@ -52,7 +52,7 @@ def test_within_the_money_each_that_is_used_in_part_is_tried_before_all_others()
     used = [*at(OLD, 0), *at(WIDE, 0), *at(CPU, 0)]
     assert names(rented((OLD, WIDE, CPU), used, 6.5)) == [["cpu", "old", "wide"]]
     assert names(rented((OLD, WIDE, CPU), used, 6.4)) == [["cpu", "wide"], ["cpu", "old"]]
-    assert names(rented((OLD, WIDE, CPU), used, 3.4)) == [["cpu"], ["wide"], ["old"]]
+    assert names(rented((OLD, WIDE, CPU), used, 3.4)) == [["cpu"], ["old"], ["wide"]]
     assert names(rented((OLD, WIDE, CPU), used, 0.9)) == []
 
 
