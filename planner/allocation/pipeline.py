@@ -29,7 +29,7 @@ from sluicegate.planner.allocation.solver_types import Limits, SolverError
 from sluicegate.planner.allocation.table_columns import one_set_each
 from sluicegate.planner.allocation.unit_exchange import improved
 from sluicegate.planner.allocation.unit_repair import repaired
-from sluicegate.planner.allocation.units import count_loaded, group_units, rented
+from sluicegate.planner.allocation.units import count_loaded, equal_part, group_units, rented
 from sluicegate.planner.greedy_fill import GreedyFill, serve
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
@@ -104,7 +104,7 @@ class AllocationPlanner:
 
     def _allocated(self, problem: Problem) -> Allocation:
         priced = problem.loads != "free"
-        by_price, by_part = problem.by_price, problem.by_part
+        by_price, by_part = problem.by_price, equal_part if problem.by_part else None
         pools = group_units(problem.devices, problem.previous, by_price=by_price, by_held=priced, by_part=by_part)
         sizes, loaded = {k: len(u) for k, u in pools.items()}, count_loaded(pools)
         program = build(replace(problem, variants_per_device=1), sizes, loaded)

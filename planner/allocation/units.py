@@ -1,11 +1,20 @@
 """Units: slices of devices, grouped into pools of interchangeable ones; and which devices a budget is spent on."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sluicegate.domain.fleet.device import WHOLE, Device, profile_type
+from sluicegate.domain.fleet.device import WHOLE, Device, Slice, profile_type
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.program import Loaded, PoolKey, Unit
+
+Part = Callable[[Device, Slice], float]
+"""Of a device's price, what a slice counts."""
+
+
+def equal_part(device: Device, part: Slice) -> float:
+    """As much as each other slice of the device."""
+    del part
+    return 1.0 / len(device.slices)
 
 
 def group_units(
@@ -15,13 +24,13 @@ def group_units(
     by_price: bool = False,
     by_device: bool = False,
     by_held: bool = False,
-    by_part: bool = False,
+    by_part: Part | None = None,
 ) -> dict[PoolKey, list[Unit]]:
     """Units by pool, pools and units sorted.
 
     ``by_price``: spot and dear devices are pools of their own. ``by_device``: every unit is. ``by_held``: those that
-    hold nothing are, as loading them displaces nothing. ``by_part``: a slice has an equal part of its device's price,
-    not all of it.
+    hold nothing are, as loading them displaces nothing. ``by_part``: what a slice counts of its device's price; else
+    all of it.
     """
     held: dict[tuple[str, str], set[str]] = {}
     classes: dict[tuple[str, str], float] = {}
@@ -33,7 +42,7 @@ def group_units(
         for part in device.slices:
             memory = device.memory_bytes if part.profile == WHOLE else part.memory_bytes
             price, spot = (device.price, device.spot) if by_price else (0.0, False)
-            price /= len(device.slices) if by_part else 1
+            price *= by_part(device, part) if by_part else 1.0
             own = f"{device.name}/{part.name}" if by_device else ""
             loaded = held.get((device.name, part.name))
             empty = by_held and not loaded

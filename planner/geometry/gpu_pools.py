@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.planner.allocation.program import Ints, PoolKey, Program
+from sluicegate.planner.allocation.units import Part, equal_part
 from sluicegate.planner.geometry.joint_program import Fleet
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, PlacementTable
 from sluicegate.planner.geometry.reconfigurator import change_limit
@@ -71,6 +72,22 @@ def by_the_table(problem: Problem, tables: Mapping[str, PlacementTable]) -> Prob
         )
 
     return replace(problem, devices=tuple(rated(d) for d in problem.devices))
+
+
+def part_of(table: PlacementTable, profile: str) -> float:
+    """The part of a GPU's compute that a slice of ``profile`` has, whatever the others are: those of a cut add up to 1
+    at most."""
+    return table.profile(profile).compute / max(known.compute for known in table.profiles.values())
+
+
+def part_by_table(tables: Mapping[str, PlacementTable]) -> Part:
+    """What a slice counts of its device's price: of a GPU with a table as ``part_of`` says."""
+
+    def part(device: Device, piece: Slice) -> float:
+        cut = can_be_cut(device, tables)
+        return part_of(tables[device.type], piece.profile) if cut else equal_part(device, piece)
+
+    return part
 
 
 def largest_pools(problem: Problem, groups: Sequence[Group]) -> dict[PoolKey, int]:
@@ -133,4 +150,6 @@ def _key(problem: Problem, group: Group, profile: str) -> PoolKey:
     """The pool of a slice profile."""
     device = group.devices[0]
     price, spot = (device.price, device.spot) if problem.by_price else (0.0, False)
+    if problem.budget is not None:
+        price *= part_of(group.table, profile)
     return PoolKey(profile_type(device.type, profile), group.table.profile(profile).memory_bytes, price, spot)

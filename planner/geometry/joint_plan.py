@@ -21,7 +21,15 @@ from sluicegate.planner.allocation.pipeline import AllocationPlanner, Counts
 from sluicegate.planner.allocation.program import Floats, Program
 from sluicegate.planner.allocation.units import count_loaded, group_units
 from sluicegate.planner.geometry.geometry_search import SLOTS, GeometrySettings, Quality, Search
-from sluicegate.planner.geometry.gpu_pools import assigned, by_the_table, fleet_of, grouped, largest_pools, recut
+from sluicegate.planner.geometry.gpu_pools import (
+    assigned,
+    by_the_table,
+    fleet_of,
+    grouped,
+    largest_pools,
+    part_by_table,
+    recut,
+)
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, PlacementTable
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 from sluicegate.planner.problems.problem_checks import check
@@ -59,7 +67,8 @@ def plan_geometry(
     check(problem)
     groups = grouped(problem, tables)
     rated = by_the_table(problem, tables)
-    pools = group_units(rated.devices, problem.previous, by_price=problem.by_price)
+    by_part = part_by_table(tables) if problem.budget is not None else None
+    pools = group_units(rated.devices, problem.previous, by_price=problem.by_price, by_part=by_part)
     sizes = {key: len(units) for key, units in pools.items()} | largest_pools(problem, groups)
     slots = SLOTS if chosen.shared else 1
     built = build(rated, {key: slots * count for key, count in sizes.items()}, count_loaded(pools))

@@ -16,7 +16,7 @@ from sluicegate.planner.allocation.columns import build
 from sluicegate.planner.allocation.linear import Matrix
 from sluicegate.planner.allocation.program import PoolKey, Program, Unit
 from sluicegate.planner.allocation.solver_types import SolverError
-from sluicegate.planner.allocation.units import count_loaded, group_units
+from sluicegate.planner.allocation.units import count_loaded, equal_part, group_units
 from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.throughput import throughput
@@ -66,7 +66,8 @@ class Explanation:
 
 def explain(problem: Problem, allocation: Allocation, pool_of: Mapping[str, str]) -> Explanation:
     """Account for ``allocation``, which answered ``problem``. ``pool_of``: by device, what its pool is to be called."""
-    units = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_part=problem.by_part)
+    by_part = equal_part if problem.by_part else None
+    units = group_units(problem.devices, problem.previous, by_price=problem.by_price, by_part=by_part)
     program = build(problem, {k: len(u) for k, u in units.items()}, count_loaded(units))
     servable = {program.demands[s.demand].app for s in program.serves}
     names = sorted({d.app for d in problem.demands})

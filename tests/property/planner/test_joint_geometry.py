@@ -1,6 +1,7 @@
 """The joint geometry program: valid, within its limits, never worse than staying, and near the best of all cuts."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from random import Random
 
@@ -141,3 +142,15 @@ def test_nonsense_is_refused() -> None:
 def _cut(asked: Problem, cut: tuple[Geometry, ...]) -> Problem:
     devices = tuple(sliced(d.name, "a100", g) for d, g in zip(asked.devices, cut, strict=True))
     return Problem(demands=asked.demands, devices=devices, catalogue=asked.catalogue)
+
+
+def test_money_for_all_gpus_cuts_as_none_does_and_money_for_a_part_rents_a_part() -> None:
+    asked = problem(3, 6, 1.5)
+    priced = replace(asked, devices=tuple(replace(d, price=2.0) for d in asked.devices))
+    rich, poor = replace(priced, budget=12.0), replace(priced, budget=5.0)
+    assert plan_geometry(rich).changes == plan_geometry(asked).changes != {}
+    (kept, cut) = (allocate(poor, plan_geometry(poor, GeometrySettings(max_changes=most))) for most in (0, 2))
+    for found in (kept, cut):
+        assert len({p.device for p in found.placements}) == 2
+    assert cut.served["a0"] >= kept.served["a0"]
+    assert sum(cut.served.values()) > sum(kept.served.values())

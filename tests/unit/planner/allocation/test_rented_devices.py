@@ -10,7 +10,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
-from sluicegate.planner.allocation.units import group_units, rented
+from sluicegate.planner.allocation.units import Part, equal_part, group_units, rented
 from sluicegate.planner.problems.explain import explain
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.registry import planner
@@ -57,11 +57,11 @@ def test_within_the_money_each_that_is_used_in_part_is_tried_before_all_others()
 
 
 def test_a_part_costs_its_part_where_that_is_asked_for() -> None:
-    def prices(*, by_part: bool) -> list[float]:
+    def prices(by_part: Part | None) -> list[float]:
         return sorted(key.price for key in group_units((OLD, WIDE, CPU), (), by_price=True, by_part=by_part))
 
-    assert prices(by_part=False) == [1.0, 2.5, 2.5, 3.0]
-    assert prices(by_part=True) == [1.0, 1.0, 1.25, 1.25]
+    assert prices(None) == [1.0, 2.5, 2.5, 3.0]
+    assert prices(equal_part) == [1.0, 1.0, 1.25, 1.25]
 
 
 def problem(budget: float | None, devices: tuple[Device, ...], qps: float = 100.0) -> Problem:
