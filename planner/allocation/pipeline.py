@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sluicegate.domain.fleet.device import Device
-from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.allocation import column_pruning, goal_chain
 from sluicegate.planner.allocation.assignment import allocation, assign
 from sluicegate.planner.allocation.columns import build
@@ -92,7 +91,7 @@ class AllocationPlanner:
             choices = [(*paid, *choice) for choice in rented(more, parts.placements, money)]
             if not choices:
                 break
-            paid = max(choices, key=lambda c: _worth(problem, quick._of(problem, c))) if choices[1:] else choices[0]
+            paid = max(choices, key=lambda c: problem.worth(quick._of(problem, c))) if choices[1:] else choices[0]
             money = budget - sum(d.price for d in paid)
         found = self._of(problem, paid)
         step = f"budget: {len(paid)} of {len(problem.devices)} devices are rented, whole"
@@ -279,20 +278,6 @@ class AllocationPlanner:
         if part is None and np.allclose(kept.served, solved.served, atol=1e-6):
             bound = min(bound, max(solved.bound, kept.value))
         return kept, bound, matrix.timed_out
-
-
-def _worth(problem: Problem, found: Allocation) -> tuple[float, ...]:
-    """What plans are compared by: the least share and the total of strict demands, of the others, then accuracy less
-    what is loaded. Service that differs by no more than what solvers leave to their tolerances is the same."""
-    asked: dict[tuple[str, QueryClass], float] = {}
-    for d in problem.demands:
-        asked[d.app, d.query_class] = asked.get((d.app, d.query_class), 0.0) + d.qps * d.weight
-    whole = sum(asked.values()) or 1.0
-    worth: list[float] = []
-    for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
-        served = [(share, asked.get(of, 0.0) / whole) for of, share in found.served_by_class.items() if of[1] is kind]
-        worth += [min((share for share, _ in served), default=1.0), sum(share * part for share, part in served)]
-    return (*(round(served, 5) for served in worth), found.objective - found.load_cost)
 
 
 def _best_accuracy(program: Program) -> Floats:

@@ -107,6 +107,23 @@ def allocate(problem: Problem, plan: GeometryPlan, planner: Planner | None = Non
     return (planner or AllocationPlanner()).allocate(as_cut(problem, plan))
 
 
+def cut_and_placed(problem: Problem, planner: Planner) -> tuple[GeometryPlan, Allocation, Allocation]:
+    """How GPUs are best cut, what they would host as they are, and what they host then.
+
+    Where ``planner``, who spends a budget, has no use for it that is better, everything stays."""
+    plan, before = plan_geometry(problem), planner.allocate(problem)
+    after = allocate(problem, plan, planner)
+    if problem.budget is None or problem.worth(after) > problem.worth(before):
+        return plan, before, after
+    now = {
+        d.name: TABLES[d.type].ordered([s.profile for s in d.slices]) for d in problem.devices if d.name in plan.changes
+    }
+    stays = replace(
+        plan, geometries={**plan.geometries, **now}, changes={}, devices=problem.devices, counts=plan.before
+    )
+    return stays, before, before
+
+
 def _gained(program: Program, served: Floats) -> dict[QueryClass, float]:
     gained = {}
     for query_class in QueryClass:

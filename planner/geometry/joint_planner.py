@@ -7,6 +7,7 @@ Rules:
   that only makes answers more accurate may cost no service, and has to bring back the accuracy that it costs for as
   long as what is gained may be expected to last: as long again as the apps' hosts have stood, ``pays_within`` at most.
   What would pay if it lasted longer is thought about again.
+- What a change brings is told by the search; where a budget says how many GPUs are used at all, by who spends it.
 - Where as many changes as are allowed cost too much, a single one is tried; else everything stays.
 """
 
@@ -19,7 +20,7 @@ from sluicegate.planner.allocation.program import CALM
 from sluicegate.planner.allocation.solver_types import Limits, SolverError
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import recut
-from sluicegate.planner.geometry.joint_plan import GeometryPlan, plan_geometry
+from sluicegate.planner.geometry.joint_plan import GeometryPlan, as_cut, plan_geometry
 from sluicegate.planner.geometry.mig_tables import TABLES, PlacementTable
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem, Recuts
 
@@ -37,6 +38,14 @@ class ChangeRules:
 
     takes: float = 10.0
     pays_within: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Gains:
+    """What changes bring once they are made: shares served more, by class, and accuracy."""
+
+    served: Shares
+    value: float
 
 
 class JointGeometry:
@@ -71,14 +80,15 @@ class JointGeometry:
         most = max((g.limit for g in recuts.groups), default=0)
         for limit in sorted({most, min(most, 1)} - {0}, reverse=True):
             try:
-                plan = plan_geometry(_as_they_will_be(problem, recuts, limit), self._settings, self._tables)
+                then = _as_they_will_be(problem, recuts, limit)
+                plan = plan_geometry(then, self._settings, self._tables)
             except SolverError as error:
                 return replace(stay, steps=(*stay.steps, f"geometry: {error}"))
             changes = dict(sorted(plan.changes.items())[:limit])
             if not changes:
                 break
             meanwhile = self._inner.allocate(_without(problem, changes))
-            pays = self._pays_after(plan, problem, stay, meanwhile)
+            pays = self._pays_after(self._gains(plan, then), problem, stay, meanwhile)
             if pays <= min(self._rules.pays_within, _lasts(problem)):
                 cut = {d.name: d for d in problem.devices if d.name in changes}
                 parts = {n: recut(cut[n], g, self._tables[cut[n].type]).slices for n, g in changes.items()}
@@ -87,7 +97,14 @@ class JointGeometry:
             stay = replace(stay, steps=(*stay.steps, f"geometry: {len(changes)} changes pay after {pays:.0f} s"))
         return replace(stay, geometries=None if undecided else {})
 
-    def _pays_after(self, plan: GeometryPlan, problem: Problem, stay: Allocation, meanwhile: Allocation) -> float:
+    def _gains(self, plan: GeometryPlan, then: Problem) -> _Gains:
+        if then.budget is None:
+            return _Gains(plan.gained, plan.counts.whole.value - plan.before.whole.value)
+        now, cut = self._inner.allocate(replace(then, recuts=None)), self._inner.allocate(as_cut(then, plan))
+        before, after = _served(then, now), _served(then, cut)
+        return _Gains({c: after[c] - before[c] for c in QueryClass}, cut.objective - now.objective)
+
+    def _pays_after(self, gains: _Gains, problem: Problem, stay: Allocation, meanwhile: Allocation) -> float:
         """Seconds until a change has brought back what it costs.
 
         The first class that it serves more of says so; classes before it may lose nothing. Where none is served more,
@@ -95,14 +112,13 @@ class JointGeometry:
         """
         before, during = _served(problem, stay), _served(problem, meanwhile)
         for query_class in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
-            lost, gained = before[query_class] - during[query_class], plan.gained[query_class]
+            lost, gained = before[query_class] - during[query_class], gains.served[query_class]
             if gained > _NONE:
                 return 0.0 if lost * self._rules.takes <= gained * self._rules.pays_within else inf
-            if lost > _NONE:
+            if lost > _NONE or gained < -_NONE:
                 return inf
         lost = max(0.0, stay.objective - meanwhile.objective)
-        gained = plan.counts.whole.value - plan.before.whole.value
-        return lost * self._rules.takes / gained if gained > 0.0 else inf
+        return lost * self._rules.takes / gains.value if gains.value > 0.0 else inf
 
 
 def _lasts(problem: Problem) -> float:

@@ -85,6 +85,19 @@ class Problem(PlanLimits):
         """Whether a budget is to be spent on devices that are cut, and are paid for whole, whatever is used of them."""
         return self.budget is not None and any(d.price > 0 and len(d.slices) > 1 for d in self.devices)
 
+    def worth(self, found: "Allocation") -> tuple[float, ...]:
+        """What answers to it are compared by, on whatever devices: the least share and the total of strict demands,
+        of the others, then accuracy less what loads cost. What solvers leave to their tolerances does not count."""
+        asked: dict[tuple[str, QueryClass], float] = {}
+        for d in self.demands:
+            asked[d.app, d.query_class] = asked.get((d.app, d.query_class), 0.0) + d.qps * d.weight
+        total = sum(asked.values()) or 1.0
+        service: list[float] = []
+        for kind in (QueryClass.STRICT, QueryClass.BEST_EFFORT):
+            served = [(s, asked.get(of, 0.0) / total) for of, s in found.served_by_class.items() if of[1] is kind]
+            service += [min((s for s, _ in served), default=1.0), sum(s * part for s, part in served)]
+        return (*(round(part, 5) for part in service), found.objective - found.load_cost)
+
     def merged(self) -> "Problem":
         """The same without SLO classes: demands of an app and class added up, at the tightest SLO."""
         found: dict[tuple[str, QueryClass], AppDemand] = {}

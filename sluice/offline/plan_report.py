@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sluicegate.domain.fleet.device import Device
-from sluicegate.planner.geometry.joint_plan import GeometryPlan, as_cut, plan_geometry
+from sluicegate.planner.geometry.joint_plan import GeometryPlan, as_cut, cut_and_placed
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, shown
 from sluicegate.planner.problems.explain import Explanation, explain
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
@@ -227,10 +227,8 @@ def answer(question: Question, name: str | None, with_reasons: bool) -> Answer:
 
 def _with_geometry(problem: Problem, chosen: Planner) -> tuple[Problem, Allocation, Recut]:
     """The allocation once GPUs are cut as is best, and what they would host as they are."""
-    before = chosen.allocate(problem)
-    plan = plan_geometry(problem)
-    then = as_cut(problem, plan)
-    return then, chosen.allocate(then), Recut(plan, before)
+    plan, before, after = cut_and_placed(problem, chosen)
+    return as_cut(problem, plan), after, Recut(plan, before)
 
 
 def _cut(device: Device) -> Geometry:

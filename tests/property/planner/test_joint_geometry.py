@@ -17,9 +17,10 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.geometry.geometry_search import GeometrySettings
 from sluicegate.planner.geometry.gpu_pools import sliced
-from sluicegate.planner.geometry.joint_plan import allocate, plan_geometry
+from sluicegate.planner.geometry.joint_plan import allocate, cut_and_placed, plan_geometry
 from sluicegate.planner.geometry.mig_tables import Geometry, table_of
 from sluicegate.planner.geometry.reconfigurator import change_limit
+from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.property.examples import drawn
@@ -154,3 +155,22 @@ def test_money_for_all_gpus_cuts_as_none_does_and_money_for_a_part_rents_a_part(
         assert len({p.device for p in found.placements}) == 2
     assert cut.served["a0"] >= kept.served["a0"]
     assert sum(cut.served.values()) > sum(kept.served.values())
+    assert plan_geometry(poor).changes
+    # To whom each slice costs as much as its GPU, small ones are of no use.
+    plan, kept, cut = cut_and_placed(poor, GreedyFill())
+    assert (plan.changes, plan.devices, cut) == ({}, poor.devices, kept)
+    assert dict(plan.geometries) == {d.name: A100.ordered([s.profile for s in d.slices]) for d in poor.devices}
+
+
+def test_within_a_budget_no_cut_is_worse_than_none() -> None:
+    changed = 0
+    for seed in range(8):
+        rng = Random(seed)
+        asked = problem(seed, rng.randrange(2, 6), rng.uniform(0.3, 2.5))
+        devices = tuple(replace(d, price=2.0 + 0.7 * (i % 2)) for i, d in enumerate(asked.devices))
+        asked = replace(asked, devices=devices, budget=rng.uniform(2.8, sum(d.price for d in devices)))
+        plan, kept, cut = cut_and_placed(asked, AllocationPlanner())
+        changed += bool(plan.changes)
+        assert asked.worth(cut) >= asked.worth(kept)
+        assert sum(d.price for d in devices if d.name in {p.device for p in cut.placements}) <= asked.budget + 1e-6
+    assert changed > 4

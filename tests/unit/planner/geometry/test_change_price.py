@@ -19,7 +19,8 @@ from sluicegate.planner.geometry.gpu_pools import sliced
 from sluicegate.planner.geometry.joint_plan import GeometryPlan
 from sluicegate.planner.geometry.joint_planner import ChangeRules, JointGeometry
 from sluicegate.planner.geometry.mig_tables import TABLES
-from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem, RecutGroup, Recuts
+from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.problems.problem import Allocation, AppDemand, Planner, Problem, RecutGroup, Recuts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 
@@ -85,6 +86,17 @@ def test_service_that_is_gained_is_worth_a_cut_at_once() -> None:
     # More than whole GPUs serve by their fastest variants.
     found = answer(2500.0, 1500.0, stood=0.0)
     assert found.geometries
+
+
+@pytest.mark.parametrize(("inner", "cut"), [(AllocationPlanner(), {"g6", "g7"}), (GreedyFill(), set())])
+def test_what_a_cut_brings_within_a_budget_is_told_by_who_spends_it(inner: Planner, cut: set[str]) -> None:
+    """To one a part of a GPU costs its part, to the other as much as the whole one."""
+    asked = standing(110.0, 75.0)
+    dear = tuple(replace(d, price=3.0) for d in asked.devices)
+    stood = {"vision": 500.0, "bulk": 507.0}
+    found = JointGeometry(inner).allocate(replace(asked, devices=dear, budget=12.0, stood=stood))
+    assert set(found.geometries or ()) == cut
+    assert JointGeometry(inner).allocate(replace(asked, devices=dear, stood=stood)).geometries
 
 
 @dataclass
