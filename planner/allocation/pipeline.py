@@ -75,7 +75,8 @@ class AllocationPlanner:
         return self._within_budget(problem) if problem.by_part else self._allocated(problem)
 
     def _within_budget(self, problem: Problem) -> Allocation:
-        """The best of what may be rented whole, each for itself, bounded by slices at their part of the price."""
+        """Rent devices whole within the budget, and plan for those alone. What to rent is found by plans whose slices
+        count by their part of a price, which bound what any choice of devices can do."""
         quick = replace(self, polish=False)
         budget = money = problem.budget or 0.0
         paid = tuple(d for d in problem.devices if d.price == 0)
@@ -91,14 +92,16 @@ class AllocationPlanner:
             choices = [(*paid, *choice) for choice in rented(more, parts.placements, money)]
             if not choices:
                 break
-            paid = max(choices, key=lambda c: problem.worth(quick._of(problem, c))) if choices[1:] else choices[0]
+            paid = (
+                max(choices, key=lambda c: problem.worth(quick._planned_on(problem, c))) if choices[1:] else choices[0]
+            )
             money = budget - sum(d.price for d in paid)
-        found = self._of(problem, paid)
+        found = self._planned_on(problem, paid)
         step = f"budget: {len(paid)} of {len(problem.devices)} devices are rented, whole"
         return replace(found, bound=max(found.bound, widest.bound), steps=(step, *found.steps))
 
-    def _of(self, problem: Problem, paid: tuple[Device, ...]) -> Allocation:
-        """What these devices do, once they are paid for."""
+    def _planned_on(self, problem: Problem, paid: tuple[Device, ...]) -> Allocation:
+        """What is hosted where these devices are paid for, and no others are there."""
         return self._allocated(replace(problem, devices=paid, budget=None, money_weight=0.0))
 
     def _allocated(self, problem: Problem) -> Allocation:

@@ -28,8 +28,6 @@ from tests.explore.loop import VirtualLoop
 if TYPE_CHECKING:
     from tests.explore.cluster import Link
 
-_MOVED_BY_PLANNER = "device_lost"
-
 State = tuple["Link", str, bytes | None]
 """What one process says on a topic of a key."""
 

@@ -277,8 +277,8 @@ def test_gpus_that_are_cut_are_rented_whole_within_the_budget_and_nearly_as_well
             full += 1
             assert min(answer.served.values()) == 1.0
             assert answer.bound >= best.accuracy - 1e-6
-            assert best.accuracy - 0.03 <= answer.objective <= best.accuracy + 1e-6
+            assert best.accuracy - 2e-3 <= answer.objective <= best.accuracy + 1e-6
             worse += best.accuracy - answer.objective
     assert 20 < full < 60
     assert sum(missed > 2e-3 for missed in short) <= 0.1 * len(short) and max(short) < 0.1
-    assert worse <= 2e-3 * full
+    assert worse <= 2e-4 * full
