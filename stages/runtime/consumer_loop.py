@@ -356,10 +356,10 @@ class Intake:
 
     async def _step(self, consumer: Consumer, handle: Handler) -> None:
         room = self._limit - self._tracker.in_flight
-        if room <= 0:
-            await self._wait_for_room(consumer)
-            return
-        records = await self._ask(consumer, self._poll, min(room, 500))
+        if room > 0:
+            records = await self._ask(consumer, self._poll, min(room, 500))
+        else:
+            records = await self._wait_for_room(consumer)
         if self._abandoned or consumer is not self._consumer:
             return
         if self._fenced:
@@ -388,8 +388,9 @@ class Intake:
         finally:
             self._asking = False
 
-    async def _wait_for_room(self, consumer: Consumer) -> None:
-        """Hold still, without fetching, until half of what is in flight is done."""
+    async def _wait_for_room(self, consumer: Consumer) -> Sequence[Record]:
+        """Hold still, without fetching, until half of what is in flight is done. What came nevertheless: partitions that
+        were assigned meanwhile are not paused."""
         assigned = consumer.assignment()
         consumer.pause(assigned)
         self._paused = True
@@ -398,10 +399,11 @@ class Intake:
             async with asyncio.timeout(self._poll):
                 await self._room.wait()
         except TimeoutError:
-            await self._ask(consumer, 0.0)  # paused partitions give nothing; a group member must go on polling
+            return await self._ask(consumer, 0.0, 1)  # a group member must go on polling
         finally:
             self._paused = False
             consumer.resume((assigned & consumer.assignment()) - self._fenced)
+        return ()
 
     async def _drain(self) -> None:
         try:

@@ -47,6 +47,8 @@ class MemoryConsumer:
         self._positions: dict[TopicPartition, int] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._paused: set[TopicPartition] = set()
+        self._revoking = False
+        """Apart from what is paused: who reads resumes what it paused itself, at whatever time."""
         self._turn = 0
         self._waiter: asyncio.Future[None] | None = None
         self._until = 0.0
@@ -176,7 +178,7 @@ class MemoryConsumer:
     async def revoke(self) -> None:
         """A rebalance begins: nothing is read while the listener finishes."""
         held = self.assignment()
-        self._paused.update(held)
+        self._revoking = True
         self._wake()
         try:
             if self._reads.listener is not None and held:
@@ -227,11 +229,14 @@ class MemoryConsumer:
         self._positions.clear()
         self._logs.clear()
         self._paused.clear()
+        self._revoking = False
         self._watch()
 
     def _collect(self, limit: int) -> list[Record]:
-        positions = self._positions
         records: list[Record] = []
+        if self._revoking:
+            return records
+        positions = self._positions
         order = list(positions)
         if len(order) > 1:
             # Each call starts one partition further, so that a busy one starves no other.
@@ -257,7 +262,7 @@ class MemoryConsumer:
     def _is_more(self) -> bool:
         """Whether anything is there to be read, or a position to be mended."""
         positions = self._positions
-        return any(tp not in self._paused and positions[tp] != log.end for tp, log in self._logs.items())
+        return not self._revoking and any(tp not in self._paused and positions[tp] != log.end for tp, log in self._logs.items())
 
     async def _wait(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
         """Until something is written, or that time. One timer serves many waits: it is set anew where it goes off."""

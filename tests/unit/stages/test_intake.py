@@ -184,3 +184,68 @@ async def test_what_others_may_do_once_more_is_told_and_what_they_do_not_is_not(
         stop.set()
         await reading
     await producer.stop()
+
+
+class _Member:
+    """One of the group ``workers`` that reads ``work``. What it handles is done at once, or held while ``holds``."""
+
+    def __init__(self, broker: MemoryBroker, limit: int, *, holds: bool, takes_s: float = 0.0) -> None:
+        def make(intake: Intake) -> Consumer:
+            return broker.consumer(topics=["work"], group="workers", listener=intake)
+
+        self.holds = holds
+        self.handled = list[tuple[int, int]]()
+        self.intake = Intake(make, limit=limit, drain_s=0.5)
+        self._takes_s = takes_s
+
+    async def handle(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.handled.append((record.partition, record.offset))
+            if not self.holds:
+                takes_s = self._takes_s * (1 + record.offset * 7919 % 101 / 25)
+                asyncio.get_running_loop().call_later(takes_s, self.intake.done, record)
+
+
+async def _work(records: Mapping[int, int]) -> MemoryBroker:
+    """A topic ``work`` with as many records in each of its partitions."""
+    broker = MemoryBroker()
+    await broker.admin().create_topics([TopicSpec(name="work", partitions=len(records))])
+    producer = broker.producer()
+    await producer.start()
+    for partition, count in records.items():
+        for number in range(count):
+            await (await producer.send("work", b"%d" % number, partition=partition))
+    await producer.stop()
+    return broker
+
+
+async def test_what_is_fetched_of_partitions_that_come_while_there_is_no_room_is_handled() -> None:
+    """Who has no room polls on, and what it is given meanwhile is not paused: what it reads then is not lost."""
+    broker, stop = await _work({0: 60, 1: 90}), asyncio.Event()
+    full, other = _Member(broker, 20, holds=True), _Member(broker, 1000, holds=False)
+    running = [asyncio.create_task(full.intake.run(full.handle, stop))]
+    await asyncio.sleep(0.5)
+    assert full.intake.in_flight == 20
+    full.holds = False
+    running.append(asyncio.create_task(other.intake.run(other.handle, stop)))
+    await asyncio.sleep(3.0)
+    stop.set()
+    await asyncio.gather(*running)
+    assert {*full.handled, *other.handled} == {(part, number) for part, of in ((0, 60), (1, 90)) for number in range(of)}
+    for partition, count in ((0, 60), (1, 90)):
+        assert await broker.admin().committed("workers", TopicPartition("work", partition)) == count
+
+
+async def test_a_full_member_reads_nothing_of_what_is_being_taken_from_it() -> None:
+    """What it goes on reading is drained as well, without end, and then done again by who has it next."""
+    broker, stop = await _work({0: 2000, 1: 3000}), asyncio.Event()
+    members = [_Member(broker, limit, holds=False, takes_s=0.02) for limit in (40, 70)]
+    running = [asyncio.create_task(members[0].intake.run(members[0].handle, stop))]
+    await asyncio.sleep(0.525)
+    running.append(asyncio.create_task(members[1].intake.run(members[1].handle, stop)))
+    await asyncio.sleep(1.5)
+    stop.set()
+    await asyncio.gather(*running)
+    handled = [place for member in members for place in member.handled]
+    assert min(len(member.handled) for member in members) > 500
+    assert len(handled) == len(set(handled))
