@@ -30,7 +30,7 @@ from aiokafka.errors import (
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection
-from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past_faults
+from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, headers_of, read_past_faults
 from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
 from sluicegate.streams.kafka.stale_leaders import doubt_stale_leaders
 from sluicegate.streams.ports import (
@@ -161,7 +161,7 @@ class KafkaConsumer:
         if batches:
             self._next_read = self._last_read + self._settings.gather
         return [
-            Record(r.topic, r.partition, r.offset, r.key, r.value, tuple(r.headers), r.timestamp / 1e3)
+            Record(r.topic, r.partition, r.offset, r.key, r.value, headers_of(r.headers), r.timestamp / 1e3)
             if type(r) is not UnreadableRecord
             else self._unreadable(r)
             for batch in batches.values()

@@ -24,6 +24,7 @@ from aiokafka.structs import ConsumerRecord
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.ports import Headers
 
 MAX_UNPACKED = 64 << 20
 """Bytes that a compressed batch may unpack to: some KiB of zstd unpack to what no machine holds."""
@@ -43,6 +44,11 @@ class UnreadableRecord(ConsumerRecord):  # type: ignore[misc]
         """At ``partition`` (topic, number) and ``offset``; milliseconds."""
         topic, number = partition
         return cls(topic, number, offset, timestamp, 0, None, None, None, -1, -1, (), why)
+
+
+def headers_of(found: Iterable[tuple[str, bytes | None]]) -> Headers:
+    """Headers as the ports have them: one without a value, as Kafka allows it, has one of no bytes."""
+    return tuple([(name, b"" if held is None else held) for name, held in found])
 
 
 def check_codec(name: str | None) -> None:

@@ -262,7 +262,9 @@ class MemoryConsumer:
     def _is_more(self) -> bool:
         """Whether anything is there to be read, or a position to be mended."""
         positions = self._positions
-        return not self._revoking and any(tp not in self._paused and positions[tp] != log.end for tp, log in self._logs.items())
+        return not self._revoking and any(
+            tp not in self._paused and positions[tp] != log.end for tp, log in self._logs.items()
+        )
 
     async def _wait(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
         """Until something is written, or that time. One timer serves many waits: it is set anew where it goes off."""

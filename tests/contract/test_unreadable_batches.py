@@ -66,6 +66,15 @@ async def test_a_codec_that_is_not_installed_costs_its_batch_alone(
     assert [codec in r.why for r in records if isinstance(r, Unreadable)] == [True, True]
 
 
+async def test_a_header_without_a_value_is_one_of_no_bytes(kafka: KafkaBroker) -> None:
+    """Kafka allows it, other languages write it, and whoever takes its length would end over it."""
+    topic = await new_topic(kafka)
+    written = [("ce_note", None), ("ce_id", b"7"), ("", None), ("ce_note", b"")]
+    await write_batch(servers(kafka), topic, [b"a"], more=written)
+    (record,) = await all_of(kafka, topic, 1)
+    assert record.headers == (("ce_note", b""), ("ce_id", b"7"), ("", b""), ("ce_note", b""))
+
+
 DAMAGE: dict[str, tuple[Callable[[bytearray], None], str]] = {
     "checksum": (flip_payload, "checksum"),
     "unknown codec": (lambda batch: with_attributes(batch, 6), "codec"),

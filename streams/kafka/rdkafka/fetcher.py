@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
+from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED, headers_of
 from sluicegate.streams.kafka.rdkafka.connection import tell
 from sluicegate.streams.kafka.rdkafka.reading import Ask, Reading
 from sluicegate.streams.ports import BrokerError, Record, TopicPartition, Unreadable
@@ -207,7 +207,7 @@ class Fetcher:
                 continue
             at[place] = offset + 1
             try:
-                headers = tuple(message.headers() or ())
+                headers = headers_of(message.headers() or ())
             except (UnicodeDecodeError, SystemError):
                 records.append(self._unreadable(place, offset, "the name of a header is no text"))
                 continue

@@ -231,7 +231,9 @@ async def test_what_is_fetched_of_partitions_that_come_while_there_is_no_room_is
     await asyncio.sleep(3.0)
     stop.set()
     await asyncio.gather(*running)
-    assert {*full.handled, *other.handled} == {(part, number) for part, of in ((0, 60), (1, 90)) for number in range(of)}
+    assert {*full.handled, *other.handled} == {
+        (part, number) for part, of in ((0, 60), (1, 90)) for number in range(of)
+    }
     for partition, count in ((0, 60), (1, 90)):
         assert await broker.admin().committed("workers", TopicPartition("work", partition)) == count
 
