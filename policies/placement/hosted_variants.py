@@ -25,6 +25,15 @@ def profile_on(catalogue: Catalogue, device: Device, part: str, variant: str) ->
     return sliced if sliced is not None else catalogue.profiles[variant, device.type]
 
 
+def is_known(catalogue: Catalogue, device: Device, part: str, variant: str) -> bool:
+    """Whether all is known that loading and running ``variant`` on a slice takes."""
+    try:
+        profile_on(catalogue, device, part, variant)
+    except KeyError:
+        return False
+    return variant in catalogue.variants
+
+
 def profiled_as(catalogue: Catalogue, device: Device, part: Slice) -> str:
     """What profiles call a slice: by its own name where anything is profiled on it, else its device's."""
     kind = profile_type(device.type, part.profile)

@@ -213,10 +213,11 @@ class Staging:
         wanted = self._next_wanted()
         if wanted is not None:
             variant, placement = wanted
+            profile = self._profile(variant)
+            most = max(placement.max_batch, largest_batch(self._catalogue, profile, self.quantile))
             actions += self._make_room(variant)
             self._loading = variant
-            most = max(placement.max_batch, largest_batch(self._catalogue, self._profile(variant), self.quantile))
-            actions.append(Load(variant, min(most, self._profile(variant).max_batch)))
+            actions.append(Load(variant, min(most, profile.max_batch)))
         elif self._acknowledged != self._epoch:
             self._acknowledged = self._epoch
             names = tuple(v for p in self._target.values() for v in p.variants)

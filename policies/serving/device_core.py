@@ -6,8 +6,9 @@ Rules.
   and what lies below it is nobody's.
 - A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
-- A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers anything.
-- A plan that names variants which are not known yet is followed once they are.
+- A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers or sends back
+  anything: what the planner has moved to others meanwhile is theirs.
+- A plan that names variants which are not known yet, or not profiled on this device, is followed once they are.
 - Heartbeats go on whatever happens; while the device is cut they state the slices there were. They tell how late the
   worker's event loop wakes, and what became of its queries. With them goes what is recorded of instances
   (``sluicegate.policies.model_less.instance_watch``), once it is told what stands there.
@@ -30,6 +31,7 @@ from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import NO_EPOCH, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.policies.model_less.instance_watch import InstanceWatch
+from sluicegate.policies.placement.hosted_variants import is_known
 from sluicegate.policies.placement.repartition import CutEnded
 from sluicegate.policies.promises.stream_book import Recall
 from sluicegate.policies.serving.device_actions import (
@@ -42,6 +44,7 @@ from sluicegate.policies.serving.device_actions import (
     Read,
     Say,
     Seek,
+    SendBack,
 )
 from sluicegate.policies.serving.device_events import (
     BatchEnded,
@@ -247,7 +250,9 @@ class DeviceCore:
             self._plan = plan
             self._abandon("was declared dead", actions)
             return
-        if not all(v in self._catalogue.variants for p in plan.of_device(self._name) for v in p.variants):
+        device = self._slices.device
+        mine = plan.of_device(self._name)
+        if not all(is_known(self._catalogue, device, p.slice, v) for p in mine for v in p.variants):
             self._unknown = plan
             return
         self._unknown = None
@@ -272,13 +277,13 @@ class DeviceCore:
         for action in self._withheld or ():
             if isinstance(action, Answer):
                 yield from action.queries
-            elif isinstance(action, End):
+            elif isinstance(action, End | SendBack):
                 yield action.query
 
     def _withhold(self, withheld: list[DeviceAction], actions: list[DeviceAction]) -> list[DeviceAction]:
-        """Ends wait until the newest plan is known; the rest goes on."""
-        withheld += [action for action in actions if isinstance(action, Answer | End)]
-        return [action for action in actions if not isinstance(action, Answer | End)]
+        """What others are told of queries waits until the newest plan is known; the rest goes on."""
+        withheld += [action for action in actions if isinstance(action, Answer | End | SendBack)]
+        return [action for action in actions if not isinstance(action, Answer | End | SendBack)]
 
     def _beat(self, now: float, actions: list[DeviceAction], *, late: float = 0.0, leaving: bool = False) -> None:
         device, parts = self._slices.device, self._slices.by_name.values()

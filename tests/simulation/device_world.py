@@ -114,10 +114,11 @@ class World:
         cuttable: bool = True,
         bound: Collection[str] = (),
         executors: Mapping[str, int] | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self.now = START
         self.executors = dict(executors or {})
-        self.catalogue = as_shared(world_catalogue(), self.executors)
+        self.catalogue = as_shared(world_catalogue(), self.executors) if catalogue is None else catalogue
         self.device = Device(name="gpu0", type="gpu", memory_bytes=40 * GB, slices=(BIG, SMALL))
         make = batching("balanced")
 
@@ -190,6 +191,7 @@ class World:
                 assert not self.catching_up
                 self.ends[action.query] += 1
             case SendBack():
+                assert not self.catching_up
                 self.ends[action.query] += 1
             case Abandon():
                 self.ends.update(action.queries)

@@ -45,7 +45,8 @@ from sluicegate.policies.serving.device_events import (
     Woken,
 )
 from sluicegate.policies.serving.kept_executor import KILLS, KILLS_WITHIN
-from tests.simulation.device_world import BIG, SMALL, START, WHOLE, World
+from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
+from tests.simulation.device_world import BIG, SMALL, START, WHOLE, World, world_catalogue
 
 
 def serving(*placed: tuple[str, str, object], **options: object) -> World:
@@ -571,3 +572,46 @@ def test_a_promised_query_whose_record_was_written_twice_is_answered_and_counted
     plain = world.query("a", BIG.name)
     assert plain is not None
     assert of(Repeated, world.tell(QueryCame(replace(plain), -1, BIG.name, 11))) == []
+
+
+def test_what_is_sent_back_waits_for_the_newest_plan_too_and_is_abandoned_with_the_rest() -> None:
+    """What the planner has moved to others must not come to them a second time from here."""
+    world = serving(("a", "a-large", BIG))
+    runs, waits = world.query("a"), world.query("a")
+    world.tell(Suspended(9.0))
+    strange = world.query("b")  # not served here: sent back at once, were it not for the standstill
+    assert {runs, waits, strange}.isdisjoint(query for query, ends in world.ends.items() if ends)
+    (gone,) = of(Abandon, world.plan((), incarnations={}))
+    assert isinstance(gone, Abandon) and set(gone.queries) == {runs, waits, strange}
+    assert not of(SendBack, world.said)
+
+
+def test_what_is_to_be_sent_back_is_once_the_newest_plan_counts_on_the_worker() -> None:
+    world = serving(("a", "a-large", BIG))
+    world.tell(Suspended(9.0))
+    strange = world.query("b")
+    assert strange is not None and not of(SendBack, world.said)
+    world.caught_up()
+    assert of(SendBack, world.said) == [SendBack(strange)]
+
+
+def test_a_plan_of_a_variant_without_a_profile_here_is_followed_once_there_is_one() -> None:
+    """Plans and registrations come by two topics, in any order."""
+    whole = world_catalogue()
+    kinds = {("a-small", kind) for _, kind in whole.profiles}
+    known = KnownCatalogue(
+        Catalogue.of(
+            list(whole.apps.values()),
+            list(whole.variants.values()),
+            [profile for key, profile in whole.profiles.items() if key not in kinds],
+        )
+    )
+    world = World(catalogue=known)
+    assert world.plan((("a", "a-small", BIG), ("b", "b-only", SMALL))) == []
+    assert not world.core.named
+    world.tell(whole.registered)
+    assert world.core.named and of(Read, world.said) == [Read()]
+    assert {place: [c.variant for c in asked] for place, asked in world.commands.items()} == {
+        BIG.name: ["a-small"],
+        SMALL.name: ["b-only"],
+    }
