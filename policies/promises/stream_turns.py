@@ -24,9 +24,13 @@ class Turns:
     _most: tuple[int, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        twice = self.mine * 2
         size = len(self.mine)
-        most = [max(sum(twice[i : i + n]) for i in range(size)) for n in range(size)]
+        places = [at for at, mine in enumerate(self.mine * 2) if mine]
+        count = len(places) // 2
+        most = [0] * size
+        for k in range(1, count + 1):
+            least = 1 + min(places[j + k - 1] - places[j] for j in range(count))  # successive turns with k of them
+            most[least:] = [k] * (size - least)
         object.__setattr__(self, "_most", tuple(most))
 
     def most(self, count: int) -> int:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.policies.mdp_serving.round_robin_phase import Turns
+from sluicegate.policies.promises import stream_turns
 from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 
@@ -229,3 +230,13 @@ def test_turns_go_on_from_the_newest_count_by_load_and_time() -> None:
     turns.arrived(-1, 1.7e9 + 2.0)
     turns.told(3, 1.7e9 + 2.0)
     assert turns.elsewhere(0.0, 1.7e9 + 2.0) == 0
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60).filter(any))
+def test_the_most_of_any_successive_turns_is_what_counting_them_all_finds(mine: list[bool]) -> None:
+    turns, cycle = stream_turns.Turns(tuple(mine)), len(mine)
+    endless = mine * 4
+    most = [max(sum(endless[i : i + n]) for i in range(cycle)) for n in range(2 * cycle + 1)]
+    assert [turns.most(n) for n in range(2 * cycle + 1)] == most
+    for here in range(sum(mine)):
+        assert turns.within(here) == max(n for n in range(cycle) if most[n] <= here)
