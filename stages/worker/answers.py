@@ -109,7 +109,9 @@ class Answers:
 
     async def fetch(self, query: Query, now: float) -> str | None:
         """Read what a query refers to; why that cannot be had, "" where it is here, None where it was abandoned."""
-        came, flaw = self._came[query], ""
+        came, flaw = self._came.get(query), ""
+        if came is None:
+            return None
         try:
             fetched = await self._objects.fetched(came.message, query.deadline - now)
         except ObjectError as error:

@@ -16,15 +16,18 @@ import orjson
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.tensor import Tensor as ModelTensor
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
 from sluicegate.streams.objects import store as store_module
 from sluicegate.streams.objects.claims import Claim
 from sluicegate.streams.ports import TopicSpec
-from sluicegate.streams.records import codec
+from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client, Reference, Tensor
 from tests.contract.test_open_inference_protocol import affine_fronts
@@ -293,3 +296,26 @@ async def ask_grpc(address: str) -> None:
 def test_settings_without_what_an_address_needs_say_so(tmp_path: Path) -> None:
     with pytest.raises((InvalidInputError, ValueError), match="names no place"):
         settings_for("memory://", tmp_path, objects={"prefixes": ["http://example.org/in/"]})
+
+
+@pytest.mark.virtual
+async def test_what_comes_with_the_word_that_its_worker_is_dead_is_not_fetched(tmp_path: Path) -> None:
+    """As after a pause of the process, when the work and that plan are both there."""
+    settings = settings_for(
+        "memory://", tmp_path, partitions=1, devices=1, objects={"prefixes": [f"file://{tmp_path}/"]}
+    )
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        plans = [control.decode_plan(r.value) for r in await run._control(run.topics.plan) if r.value is not None]
+        plan = max(plans, key=lambda known: known.epoch)
+        now = run.system.clock.wall()
+        query = Query("q1", "toy", now, now + 30.0, stream="toy", source="test")
+        claim = (0, Claim(f"file://{tmp_path}/a", sha256(ONE).hexdigest(), len(ONE)))
+        (tmp_path / "a").write_bytes(ONE)
+        message = codec.QueryMessage(query, (ModelTensor("image", "FP32", (1, PIXELS), b""),), (), (claim,))
+        work = codec.encode_work(message, epoch=plan.epoch, slice=plan.placements[0].slice)
+        dead = replace(plan, epoch=Epoch(plan.epoch.term, plan.epoch.number + 1), incarnations={})
+        run.producer.try_send(run.topics.work("d0"), work.value, key=work.key, headers=work.headers)
+        run.producer.try_send(run.topics.plan, control.encode_plan(dead), key=b"plan")
+        await asyncio.sleep(1.0)
+        assert not run.task.done(), "the worker's process goes on"
