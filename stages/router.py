@@ -276,7 +276,7 @@ class RouterStage:
                 said = Announce(f"variant:{variant}", control.VARIANT_WANTED, why)
                 self._outbox.post(self._topics.status, control.encode_announce(said), key=said.subject.encode())
             case LookUp(devices):
-                self._asked_for |= devices
+                self._asked_for.update(devices)
                 if self._works.among(devices) == devices:
                     self._looked_up()
                 else:

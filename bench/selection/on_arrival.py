@@ -123,7 +123,7 @@ def router_of(known: tuple[GoalVariant, ...], hosted: list[GoalVariant], slices:
     core = RouterCore(
         app, catalogue=catalogue, devices=devices, rules=RouterRules(make_policy=routing("weighted"), on_demand=True)
     )
-    core.handle(LookedUp(frozenset(d.name for d in devices)), 0.0)
+    core.handle(LookedUp(tuple(d.name for d in devices)), 0.0)
     placements = tuple(
         Placement(d.name, APP, (hosted[i % len(hosted)].name,), 1.0 / slices, 2) for i, d in enumerate(devices)
     )

@@ -172,7 +172,7 @@ class GeometryChanges:
         changing = tuple(replace(d, slices=self._changing[d.name].target) for d in gpus if d.name in self._changing)
         self._loading = {device: until for device, until in self._loading.items() if until > now}
         tokens = change_limit(len(gpus), self._settings.fraction) - len(changing) - len(self._loading)
-        free = frozenset(d.name for d in gpus if self._may_change(d.name, now))
+        free = tuple(sorted(d.name for d in gpus if self._may_change(d.name, now)))
         if tokens >= 1 and free:
             return Recuts((RecutGroup(free, tokens),), changing)
         if not changing and not self._loading and not self._resting(gpus, now):

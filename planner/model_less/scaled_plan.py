@@ -87,7 +87,7 @@ def _without(problem: Problem, names: Collection[str]) -> Problem:
     kept = tuple(d for d in problem.devices if d.name not in names)
     recuts = problem.recuts
     if recuts is not None:
-        groups = tuple(replace(g, devices=g.devices - frozenset(names)) for g in recuts.groups)
+        groups = tuple(replace(g, devices=tuple(d for d in g.devices if d not in names)) for g in recuts.groups)
         groups = tuple(g for g in groups if g.devices)
         recuts = Recuts(groups, recuts.changing) if groups else None
     return replace(problem, devices=kept, recuts=recuts)

@@ -35,9 +35,10 @@ class AppDemand:
 
 @dataclass(frozen=True, slots=True)
 class RecutGroup:
-    """GPUs that may be cut otherwise, ``limit`` of them at most. ``free``: not in use yet, so that it costs nothing."""
+    """GPUs, by name and in order, that may be cut otherwise, ``limit`` of them at most. ``free``: not in use yet, so
+    that it costs nothing."""
 
-    devices: frozenset[str]
+    devices: tuple[str, ...]
     limit: int
     free: bool = False
 

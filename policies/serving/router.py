@@ -76,7 +76,7 @@ _MISSED = "queries are missed here"
 class LookedUp:
     """Of the devices that were asked for, these have a work topic."""
 
-    devices: frozenset[str]
+    devices: tuple[str, ...]
 
 
 _Told = DeviceReported | InstanceRead | PartRead
@@ -89,7 +89,7 @@ RouterEvent = Arrived | _News
 class LookUp:
     """Find out which of these devices have a work topic; answer with LookedUp."""
 
-    devices: frozenset[str]
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +334,10 @@ class RouterCore:
         if not lacking:
             return self._follow(PlanPublished(plan), now)
         self._unproven.append(plan)
-        return [LookUp(frozenset(lacking))]
+        return [LookUp(tuple(sorted(lacking)))]
 
-    def _looked_up(self, devices: frozenset[str], now: float) -> Sequence[RouterAction]:
-        self._proven |= devices
+    def _looked_up(self, devices: Sequence[str], now: float) -> Sequence[RouterAction]:
+        self._proven.update(devices)
         plans, self._unproven = self._unproven, []
         actions: list[RouterAction] = []
         for plan in plans:

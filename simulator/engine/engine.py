@@ -273,7 +273,7 @@ class Engine:
                 case WakeAt(at):
                     self._alarms[router].set(at)
                 case LookUp(devices):
-                    self._tell(router, LookedUp(devices.intersection(self._devices)), now)
+                    self._tell(router, LookedUp(tuple(d for d in devices if d in self._devices)), now)
                 case Want(variant):
                     self.timeline.at(now + self._timing.control, self._control.heard, VariantWanted(variant))
                 case Announce():

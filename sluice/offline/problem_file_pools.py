@@ -98,7 +98,7 @@ def pool_recuts(pools: Sequence[PoolEntry], pool_of: Mapping[str, str]) -> Recut
     """Which GPUs may be cut otherwise; None where the file has none that are cut."""
     groups = []
     for p, pool in enumerate(pools):
-        names = frozenset(name for name, label in pool_of.items() if label == pool_label(pools, p))
+        names = tuple(sorted(name for name, label in pool_of.items() if label == pool_label(pools, p)))
         if pool.geometry is not None and names:
             free = pool.geometry == FREE
             usual = len(names) if free else change_limit(len(names))

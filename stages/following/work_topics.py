@@ -33,9 +33,9 @@ class WorkTopics:
         """Those of ``devices`` that have none, as far as is known. Raises InvalidInputError for what names none."""
         return tuple(sorted(d for d in set(devices) if self._topics.work(d) not in self._there))
 
-    def among(self, devices: Iterable[str]) -> frozenset[str]:
+    def among(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Those of ``devices`` that have one, as far as is known. What names no device has none."""
-        return frozenset(d for d in devices if self._has(d))
+        return tuple(d for d in sorted(devices) if self._has(d))
 
     def _has(self, device: str) -> bool:
         try:

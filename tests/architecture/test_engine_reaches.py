@@ -1,10 +1,12 @@
 """Every machine of decisions is reached by the simulator's engine, or is named here with the reason why it is not."""
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -60,3 +62,24 @@ def test_the_engine_reaches_every_machine_but_those_named(reached: set[str]) -> 
     for name in REACHING:
         simulated(unequal(cases()[name]), NOW)
     assert machines().keys() - reached == NOT_REACHED.keys()
+
+
+def unordered(kind: Any, seen: set[Any], path: str = "") -> Iterator[str]:
+    """Where an event or action, or what it is made of, holds a set."""
+    if kind in (set, frozenset, AbstractSet) or get_origin(kind) in (set, frozenset, AbstractSet):
+        yield path
+    for part in get_args(kind):
+        if not isinstance(part, str):  # of a Literal
+            yield from unordered(part, seen, path)
+    if dataclasses.is_dataclass(kind) and kind not in seen:
+        seen.add(kind)
+        for name, held in get_type_hints(kind).items():
+            yield from unordered(held, seen, f"{path}.{name}" if path else f"{getattr(kind, '__name__', '')}.{name}")
+
+
+def test_nothing_that_is_recorded_holds_a_set_whose_order_another_process_does_not_repeat() -> None:
+    found = set()
+    for machine in machines().values():
+        for name, hint in get_type_hints(vars(machine)["handle"]).items():
+            found |= {f"{where} ({name})" for where in unordered(hint, set())}
+    assert found == set()

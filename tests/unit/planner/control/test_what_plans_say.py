@@ -149,7 +149,7 @@ def test_prices_tell_devices_apart_where_money_spot_or_a_budget_counts(
 
 
 def test_gpus_that_may_be_cut_otherwise_are_in_use_unless_it_is_said_that_they_are_not() -> None:
-    assert not RecutGroup(frozenset({"g0"}), 2).free
+    assert not RecutGroup(("g0",), 2).free
 
 
 def test_an_answer_is_as_far_from_its_bound_as_it_falls_short_of_it() -> None:

@@ -46,7 +46,7 @@ def standing(vision: float, bulk: float) -> Problem:
         catalogue=catalogue(),
     )
     held = AllocationPlanner().allocate(asked).placements
-    return replace(asked, previous=held, recuts=Recuts((RecutGroup(frozenset(NAMES), 2),)))
+    return replace(asked, previous=held, recuts=Recuts((RecutGroup(tuple(sorted(NAMES)), 2),)))
 
 
 def answer(vision: float, bulk: float, *, stood: float, rules: ChangeRules | None = None) -> Allocation:
@@ -224,5 +224,5 @@ def test_a_geometry_is_searched_for_with_the_settings_that_were_given(monkeypatc
     assert asked[1][1].limits.seconds < own.limits.seconds, "a running system waits for the answer"
     none = replace(standing(110.0, 75.0), recuts=None)
     assert JointGeometry(Told(stay, {})).allocate(none) is stay and len(asked) == 2
-    few = replace(standing(110.0, 75.0), recuts=Recuts((RecutGroup(frozenset(NAMES), 0),)))
+    few = replace(standing(110.0, 75.0), recuts=Recuts((RecutGroup(tuple(sorted(NAMES)), 0),)))
     assert JointGeometry(Told(stay, {})).allocate(few).geometries == {} and len(asked) == 2

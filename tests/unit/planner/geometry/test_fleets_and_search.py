@@ -200,7 +200,7 @@ def test_gpus_of_a_type_are_a_fleet_and_of_a_price_where_money_counts() -> None:
 
 def test_gpus_that_may_be_cut_are_apart_from_those_that_may_not() -> None:
     devices = tuple(sliced(f"g{i}", "a30", WHOLE) for i in range(5))
-    groups = (RecutGroup(frozenset({"g1", "g3"}), 2), RecutGroup(frozenset({"g4"}), 1, free=True))
+    groups = (RecutGroup(("g1", "g3"), 2), RecutGroup(("g4",), 1, free=True))
     found = grouped(problem(*devices, recuts=Recuts(groups)), TABLES)
     assert [([d.name for d in g.devices], g.max_changes, g.charged) for g in found] == [
         (["g0", "g2"], 0, True), (["g1", "g3"], 2, True), (["g4"], 1, False),
@@ -259,7 +259,7 @@ def test_once_a_cut_stands_what_its_slices_held_is_gone_and_nothing_else() -> No
         Placement(device, "a", ("v",), 0.25, 1, part)
         for device, part in (("g0", "2g.0"), ("g0", "2g.1"), ("g1", "2g.0"), ("g1", "4g.0"), ("c0", "whole"))
     )
-    asked = problem(*devices, previous=held, recuts=Recuts((RecutGroup(frozenset({"g0"}), 1),)))
+    asked = problem(*devices, previous=held, recuts=Recuts((RecutGroup(("g0",), 1),)))
     nothing = Search(SHARED, [], GeometrySettings(shared=True)).run().best.counts
     cut = ("2g", "1g", "1g")
     plan = GeometryPlan(

@@ -140,9 +140,7 @@ def test_a_change_for_accuracy_alone_costs_no_service() -> None:
     # A single GPU cannot be cut without an outage: worth it for service, never for less.
     demands = (AppDemand(app="light", qps=300.0, slo=0.2), AppDemand(app="heavy", qps=1.0, slo=0.4))
     gpu = sliced("g0", "a100", ("4g", "3g"))
-    asked = Problem(
-        demands=demands, devices=(gpu,), catalogue=catalogue(), recuts=Recuts((RecutGroup(frozenset({"g0"}), 1),))
-    )
+    asked = Problem(demands=demands, devices=(gpu,), catalogue=catalogue(), recuts=Recuts((RecutGroup(("g0",), 1),)))
     planner = JointGeometry(AllocationPlanner())
     short = planner.allocate(asked)
     assert short.geometries and not short.placements

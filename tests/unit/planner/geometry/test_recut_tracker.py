@@ -57,7 +57,7 @@ def thinking(*devices: Device, settings: ChangeSettings = SETTINGS) -> GeometryC
 def changing(settings: ChangeSettings = SETTINGS) -> GeometryChanges:
     """The first is being cut since 10 s."""
     made = thinking(settings=settings)
-    asked = problem(Recuts((RecutGroup(frozenset({"g1", "g2"}), 1),)), 40.0, 9.0)
+    asked = problem(Recuts((RecutGroup(("g1", "g2"), 1),)), 40.0, 9.0)
     (said,) = made.answered(asked, {"g1": SMALL}, ASKED, NOW + 10.0)
     assert said == CutNews("g1", "recutting", "7g -> 3g+2gx2")
     return made
@@ -72,9 +72,9 @@ def test_a_geometry_is_thought_about_once_its_ground_differs_for_long_enough() -
     assert made.question(FLEET, demand(40.0, 9.0), NOW + 4.9) is None
     made.notice(FLEET, demand(40.0, 9.0), NOW + 5.0)
     assert not made.due(NOW + 5.0), "it is thought about already"
-    groups = (RecutGroup(frozenset({"g1", "g2"}), 1),)
+    groups = (RecutGroup(("g1", "g2"), 1),)
     assert made.question(FLEET, demand(40.0, 9.0), NOW + 5.0) == Recuts(groups, ())
-    assert made.question((FIRST, CPU), demand(40.0, 9.0), NOW + 5.0) == Recuts((RecutGroup(frozenset({"g1"}), 1),))
+    assert made.question((FIRST, CPU), demand(40.0, 9.0), NOW + 5.0) == Recuts((RecutGroup(("g1",), 1),))
     assert made.question((CPU,), demand(40.0, 9.0), NOW + 5.0) is None
     for quiet in (tracker(enabled=False), GeometryChanges(SETTINGS, enabled=True)):
         for at in (0.0, 5.0, 50.0):
@@ -129,7 +129,7 @@ def test_while_one_is_cut_the_others_wait_their_turn_and_it_counts_as_it_will_be
     assert made.question(FLEET, demand(40.0, 9.0), NOW + 11.0) is None
     many = changing(replace(SETTINGS, fraction=1.0))
     recuts = many.question(FLEET, demand(40.0, 9.0), NOW + 11.0)
-    assert recuts == Recuts((RecutGroup(frozenset({"g2"}), 1),), (replace(FIRST, slices=SMALL),))
+    assert recuts == Recuts((RecutGroup(("g2",), 1),), (replace(FIRST, slices=SMALL),))
     assert made.geometries(FLEET) == {"g1": SMALL, "g2": PARTS}
     assert made.stating(FLEET) == [FIRST, SECOND]
     assert made.begin((FIRST, SECOND), {"g1": PARTS}, Epoch(3, 6), NOW + 12.0) == [], "once at a time"
@@ -145,7 +145,7 @@ def test_it_is_done_when_its_worker_states_other_slices_and_then_it_rests() -> N
     assert made.let_be(NOW + 63.4) == {"g1"} and made.let_be(NOW + 63.5) == frozenset()
     assert made.question((cut, SECOND), demand(40.0, 9.0), NOW + 19.4) is None, "its slices are being loaded"
     recuts = made.question((cut, SECOND), demand(40.0, 9.0), NOW + 19.5)
-    assert recuts == Recuts((RecutGroup(frozenset({"g2"}), 1),), ()), "none twice"
+    assert recuts == Recuts((RecutGroup(("g2",), 1),), ()), "none twice"
 
 
 def test_what_was_cut_otherwise_than_asked_is_taken_as_it_is() -> None:
@@ -175,17 +175,17 @@ def test_once_a_failure_is_past_it_is_thought_about_anew() -> None:
     made = changing()
     made.seen(seen(FIRST, fault="a process runs", of=ASKED), NOW + 12.0)
     recuts = made.question(FLEET, demand(40.0, 9.0), NOW + 13.0)
-    assert recuts == Recuts((RecutGroup(frozenset({"g2"}), 1),), ())
+    assert recuts == Recuts((RecutGroup(("g2",), 1),), ())
     assert made.answered(problem(recuts, 40.0, 9.0), {}, ASKED, NOW + 13.0) == []
     assert made.question(FLEET, demand(40.0, 9.0), NOW + 14.0) is None, "an answer changed nothing"
     made.overdue(NOW + 212.0)
     recuts = made.question(FLEET, demand(40.0, 9.0), NOW + 212.0)
-    assert recuts == Recuts((RecutGroup(frozenset({"g1", "g2"}), 1),), ())
+    assert recuts == Recuts((RecutGroup(("g1", "g2"), 1),), ())
 
 
 def test_an_answer_without_cuts_settles_nothing_while_one_is_being_cut_or_rests() -> None:
     made = changing()
-    recuts = Recuts((RecutGroup(frozenset({"g2"}), 1),), ())
+    recuts = Recuts((RecutGroup(("g2",), 1),), ())
     assert made.answered(problem(recuts, 40.0, 9.0), {}, ASKED, NOW + 11.0) == []
     made.left("g1")
     assert made.changing == frozenset()
@@ -225,11 +225,11 @@ def test_one_that_was_cut_takes_part_in_new_thoughts_once_it_has_rested() -> Non
     assert made.question(cut, demand(40.0, 9.0), NOW + 21.0) is None
     for at in (30.0, 35.0):
         made.notice(cut, demand(100.0, 9.0), NOW + at)
-    alone = Recuts((RecutGroup(frozenset({"g2"}), 1),), ())
+    alone = Recuts((RecutGroup(("g2",), 1),), ())
     assert made.question(cut, demand(100.0, 9.0), NOW + 36.0) == alone
     assert made.answered(problem(alone, 100.0, 9.0), {}, ASKED, NOW + 36.0) == []
     assert made.question(cut, demand(100.0, 9.0), NOW + 63.4) == alone, "it may have another answer once both may"
-    both = Recuts((RecutGroup(frozenset({"g1", "g2"}), 1),), ())
+    both = Recuts((RecutGroup(("g1", "g2"), 1),), ())
     assert made.question(cut, demand(100.0, 9.0), NOW + 63.5) == both
     assert made.answered(problem(both, 100.0, 9.0), {}, ASKED, NOW + 64.0) == []
     assert made.question(cut, demand(100.0, 9.0), NOW + 65.0) is None
