@@ -1,5 +1,6 @@
 """What comes back: the end of a query and why, its outputs, and what the system announces."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,8 +43,10 @@ _TAKEN = frozenset(Outcome.__dataclass_fields__) - {"query_id", "app", "paramete
 
 
 def outcome_of(body: Mapping[str, Any]) -> Outcome:
-    """Of a result's body. Raises KeyError or TypeError for what is no result."""
+    """Of a result's body. Raises KeyError, TypeError or ValueError for what is no result."""
     parameters = body["parameters"]
+    if isinstance(promise := parameters.get("promise"), str):  # over HTTP parameters are texts, numbers and booleans
+        parameters = {**parameters, "promise": json.loads(promise)}
     told = {name: value for name, value in parameters.items() if name in _TAKEN and value is not None}
     return Outcome(query_id=body["id"], app=body["model_name"], parameters=parameters, **told)
 

@@ -3,8 +3,8 @@
 Rules. The client's own ``id`` comes back as it was given (ids of queries are the front's). Only the outputs that it
 lists come back, all where it lists none, each raw after the JSON where it asked so: ``binary_data`` of an output, or
 ``binary_data_output`` for all. Parameters of a response are strings, numbers and booleans, as the protocol wants them:
-what is empty is left out, the epoch is "term.number". A request that cannot be read is left to admission, which says
-what is wrong with it.
+what is empty is left out, the epoch is "term.number", the state of a promise JSON as a text. A request that cannot be
+read is left to admission, which says what is wrong with it.
 """
 
 import json
@@ -123,6 +123,8 @@ def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, str | float | b
     for name, value in parameters.items():
         if isinstance(value, list):
             found[name] = ".".join(str(part) for part in value)
+        elif isinstance(value, dict):
+            found[name] = orjson.dumps(value).decode()
         elif value is not None:
             found[name] = value
     return found

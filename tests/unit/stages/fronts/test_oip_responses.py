@@ -1,0 +1,64 @@
+"""What both fronts make of a result: parameters as the protocol allows them, whatever the outcome tells."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.stages.fronts.grpc_tensors import response_of
+from sluicegate.stages.fronts.oip_responses import Asked, refusal_header, respond
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records import codec
+from sluicegate_client.answers import outcome_of
+
+NOW = 1_800_000_000.0
+STATE = PromiseState(
+    max_consecutive=2, weakly_hard=((1, 5),), queries=9, misses=3, mcd=1, worst=((5, 1),), safe_mode=True
+)
+
+
+def result(kind: OutcomeKind, promise: PromiseState | None = STATE) -> codec.OutcomeMessage:
+    """As the front reads it from the topic."""
+    query = Query("q1", "toy", NOW, NOW + 1, source="/http")
+    outcome = Outcome.of(query, kind, NOW + 0.1, variant="v", epoch=Epoch(3, 7), promise=promise)
+    outputs = (Tensor("scores", "FP32", (1, 1), b"\0\0\0\0"),) if kind is OutcomeKind.ANSWERED else ()
+    message = codec.encode_outcome(outcome, outputs)
+    return codec.decode_outcome(Record("t.app.toy.results", 0, 0, message.key, message.value, message.headers, NOW))
+
+
+def of_http(kind: OutcomeKind, **more: Any) -> dict[str, Any]:
+    if kind is not OutcomeKind.ANSWERED:
+        told: dict[str, Any] = json.loads(refusal_header(result(kind, **more).body))
+        return told
+    body: dict[str, Any] = orjson.loads(respond(result(kind, **more), Asked())[0])
+    return body
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.ANSWERED, OutcomeKind.EXPIRED])
+def test_over_http_parameters_are_texts_numbers_and_booleans(kind: OutcomeKind) -> None:
+    body = of_http(kind)
+    assert {type(value) for value in body["parameters"].values()} <= {str, int, float, bool}
+    assert body["parameters"]["epoch"] == "3.7"
+    told = orjson.loads(body["parameters"]["promise"])
+    assert (told["max_consecutive"], told["queries"], told["worst"], told["safe_mode"]) == (2, 9, [[5, 1]], True)
+    assert "promise" not in of_http(kind, promise=None)["parameters"]
+
+
+def test_over_grpc_the_state_of_a_promise_is_a_text() -> None:
+    told = response_of(result(OutcomeKind.ANSWERED), "mine", None).parameters
+    assert orjson.loads(told["promise"].string_param)["misses"] == 3
+    assert told["late"].bool_param is False and told["kind"].string_param == "answered"
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.ANSWERED, OutcomeKind.EXPIRED])
+def test_the_client_reads_the_same_promise_from_the_front_and_from_the_topic(kind: OutcomeKind) -> None:
+    by_topic = outcome_of(orjson.loads(result(kind).body))
+    by_front = outcome_of(of_http(kind))
+    assert by_front.parameters["promise"] == by_topic.parameters["promise"]
+    assert by_front.parameters["promise"]["mcd"] == 1
+    assert outcome_of(of_http(kind, promise=None)).parameters.get("promise") is None
