@@ -51,8 +51,6 @@ _GRACE = 5.0
 """Seconds after its longest deadline that a request waits for its outcome."""
 MOST_WAITING = 4096
 """Requests that may wait at a time; of one client half as many."""
-
-
 _CLIENTS = 4096
 """Clients whose names are remembered."""
 
@@ -242,7 +240,7 @@ class FrontDesk:
         self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str, ended: Ended
     ) -> QueryKey:
         """As ``ask``, without waiting: ``ended`` is told the outcome, whatever it is, as it came, or why there is none.
-        What lies in an object store of it is not fetched."""
+        That may be before this returns. What lies in an object store of it is not fetched."""
         query_id = uuid.uuid4().hex
         source = f"/{client}"
         key = QueryKey(app.name, source, query_id)
@@ -267,8 +265,12 @@ class FrontDesk:
         if self._patience is None:
             self._patience = loop.call_at(until, self._lose_patience)
         transport.sent(query_id, now)
+
+        def refused(error: InvalidInputError) -> None:
+            self._end(key, FrontError(413, f"body: {error.problem}, or have topics.queries.max_bytes raised"))
+
         try:
-            self._outbox.post(topic, body, key=query_id.encode(), headers=headers, timestamp=now)
+            self._outbox.post(topic, body, key=query_id.encode(), headers=headers, timestamp=now, refused=refused)
         except BaseException:
             self._forget(key)
             raise

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,9 @@ async def front(tmp_path: Path) -> AsyncIterator[HttpStage]:
 
 
 @asynccontextmanager
-async def fronted(folder: Path, **changes: float) -> AsyncIterator[HttpStage]:
-    """The HTTP front of a whole system, with ``changes`` to its settings."""
-    settings = settings_for("memory://", folder, http={"port": 0, **changes})
+async def fronted(folder: Path, topics: Mapping[str, Any] | None = None, **changes: float) -> AsyncIterator[HttpStage]:
+    """The HTTP front of a whole system, with ``changes`` to its settings, and settings of ``topics``."""
+    settings = settings_for("memory://", folder, http={"port": 0, **changes}, topics=topics or {})
     catalogue = toy_catalogue(slo=PATIENCE_S)
     async with running(settings, connect("memory://"), catalogue=catalogue, roles=(*ROLES, "http")) as run:
         await run.planned()
@@ -163,6 +163,20 @@ async def test_it_is_answered_as_by_the_framework(front: HttpStage) -> None:
             hidden = [re.sub("[0-9a-f]{32}", "ID", str(answer[2].get("error"))) for answer in (ours, theirs)]
             assert hidden[0] == hidden[1]
         assert front._guard.doors._open[next(iter(front._guard.doors._open))].is_plain
+
+
+async def test_what_the_query_topic_does_not_take_ends_at_once_and_is_not_under_way(tmp_path: Path) -> None:
+    large = query(padding="x" * 100_000)
+    async with fronted(tmp_path, {"queries": {"max_bytes": 65_536}}) as front:
+        for more in ((), (FOR_THE_FRAMEWORK,)):
+            async with Raw(port_of(front)) as asks:
+                asks.writer.write(request(large, *more) + request(query(id="mine"), *more))
+                status, _, body = await asks.read()
+                assert status == 413 and "65536" in body["error"] and "topics.queries.max_bytes" in body["error"]
+                status, _, body = await asks.read()
+                assert (status, body["id"]) == (200, "mine")
+        assert front._desk.waiting == 0
+        assert not front._desk._transport["toy"]._under_way
 
 
 async def test_a_body_may_come_in_any_pieces(front: HttpStage) -> None:
