@@ -9,12 +9,12 @@ dead letter, and the one it stands for has its dead letter already.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.query import QueryKey
 from sluicegate.sluice.audit.topic_audit import read_whole
-from sluicegate.streams.ports import Broker, Headers, Record, Unreadable
+from sluicegate.streams.ports import Broker, Headers, Producer, Record, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.dead_letters import DeadLetter, read_dead_letter, replay_origin, replays_of
 from sluicegate.streams.source_proofs import PROOF
@@ -174,26 +174,30 @@ def _of(book: ReplayBook, names: Iterable[str]) -> set[str]:
     return {name for name in names if not apps or book.topics.app_of(name) in apps}
 
 
-async def write_replays(broker: Broker, replays: Sequence[Replay]) -> int:
-    """Write what is to be written, one after the other in each partition; how many the broker acknowledged."""
+async def write_replays(broker: Broker, replays: Sequence[Replay]) -> tuple[Replay, ...]:
+    """Write what is to be written, one after the other in each partition. All of them, those refused that their topic
+    does not take: it has no such partition any more, or has no room for the two headers. All others were acknowledged.
+    """
     producer = broker.producer()
     await producer.start()
-    done = 0
     try:
-        for replay in replays:
-            topic, partition, _ = replay.letter.origin
-            if not replay.refused:
-                await (
-                    await producer.send(
-                        topic,
-                        replay.value,
-                        key=replay.key,
-                        headers=replay.headers,
-                        partition=partition,
-                        timestamp=replay.timestamp,
-                    )
-                )
-                done += 1
+        return tuple([one if one.refused else await _written(producer, one) for one in replays])
     finally:
         await producer.stop()
-    return done
+
+
+async def _written(producer: Producer, replay: Replay) -> Replay:
+    topic, partition, _ = replay.letter.origin
+    try:
+        sent = await producer.send(
+            topic,
+            replay.value,
+            key=replay.key,
+            headers=replay.headers,
+            partition=partition,
+            timestamp=replay.timestamp,
+        )
+        await sent
+    except (InvalidInputError, ConfigurationError) as error:
+        return replace(replay, refused=f"it cannot be written: {error}")
+    return replay

@@ -68,7 +68,7 @@ def list_(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         book = ReplayBook(Topics(chosen.prefix), _chosen(app, reason, since, until), max_replays)
-        found, _ = asyncio.run(_look(open_broker(chosen, run, broker), book, write=False))
+        found = asyncio.run(_look(open_broker(chosen, run, broker), book, write=False))
     if as_json:
         print_json({"dead_letters": [_row(one) for one in found]})
     else:
@@ -99,8 +99,9 @@ def replay(
         where = open_broker(chosen, None, broker)
         if where.url.startswith("file://") and not dry_run:
             raise ConfigurationError("nothing to write to: start `sluice up`, or give --broker kafka://host:port")
-        found, written = asyncio.run(_look(where, book, write=not dry_run))
+        found = asyncio.run(_look(where, book, write=not dry_run))
     refused = sum(bool(one.refused) for one in found)
+    written = 0 if dry_run else len(found) - refused
     if as_json:
         counts = {"written": written, "refused": refused, "dry_run": dry_run}
         print_json({**counts, "dead_letters": [_row(one) for one in found]})
@@ -109,10 +110,10 @@ def replay(
         _show(found, f"{would}, {refused} refused")
 
 
-async def _look(broker: Broker, book: ReplayBook, *, write: bool) -> tuple[Sequence[Replay], int]:
+async def _look(broker: Broker, book: ReplayBook, *, write: bool) -> Sequence[Replay]:
     try:
         found = await read_replays(broker, book)
-        return found, await write_replays(broker, found) if write else 0
+        return await write_replays(broker, found) if write else found
     finally:
         await broker.close()
 

@@ -162,7 +162,7 @@ async def test_what_is_not_refused_is_written_to_the_partition_that_it_came_from
     records = [asked(0, "q1"), asked(0, "q2", app="other", partition=0), asked(1, "q3")]
     elsewhere = asked(0, "q4")._replace(topic=TOPICS.admitted("toy"))
     replays = planned([*map(dead, records), dead(elsewhere)], records)
-    assert await write_replays(broker, replays) == 3
+    assert await write_replays(broker, replays) == replays
     for at, bodies in ((("toy", 0), []), (("toy", 1), [b"body 0", b"body 1"]), (("other", 0), [b"body 0"])):
         place = TopicPartition(TOPICS.queries(at[0]), at[1])
         consumer = broker.consumer(partitions=[place], start_at="beginning")
@@ -171,6 +171,27 @@ async def test_what_is_not_refused_is_written_to_the_partition_that_it_came_from
         await consumer.stop()
         assert [(r.key, r.value) for r in found] == [(b"stream", body) for body in bodies]
         assert all(dict(r.headers)[REPLAYS] == b"1" for r in found)
+
+
+async def test_what_its_topic_does_not_take_is_told_and_those_behind_it_are_written() -> None:
+    broker, limit = connect("memory://"), 1_000
+    queries = TopicSpec(name=TOPICS.queries("toy"), partitions=2, max_message_bytes=limit)
+    await broker.admin().create_topics([queries])
+    large = asked(0, "q0")._replace(value=b"x" * (limit - 200))
+    gone = asked(0, "q2", partition=2)
+    nowhere = asked(0, "q4", app="gone")
+    records = [large, asked(1, "q1"), gone, asked(2, "q3"), nowhere, asked(3, "q5")]
+    replays = planned([*map(dead, records)], records)
+    assert not any(one.refused for one in replays)
+    told = await write_replays(broker, replays)
+    assert [one.letter.query_id for one in told if not one.refused] == ["q1", "q3", "q5"]
+    said = {one.letter.query_id: one.refused for one in told}
+    assert str(limit) in said["q0"] and "partition" in said["q2"] and "app.gone.queries" in said["q4"]
+    place = TopicPartition(TOPICS.queries("toy"), 1)
+    consumer = broker.consumer(partitions=[place], start_at="beginning")
+    await consumer.start()
+    assert [r.value for r in await consumer.get_many(wait=0.0)] == [b"body 1", b"body 2", b"body 3"]
+    await consumer.stop()
 
 
 def test_they_are_chosen_by_app_reason_and_time() -> None:
