@@ -39,6 +39,7 @@ from sluicegate.streams.records.cloudevents import (
     source_of,
 )
 from sluicegate.streams.records.codec_types import (
+    DEFAULT_LIMITS,
     Limits,
     Message,
     QueryMessage,
@@ -70,7 +71,7 @@ def decode_query(record: Record, app: App, limits: Limits, now: float) -> QueryM
     """
     no_event: InvalidInputError | None = None
     try:
-        record = in_binary_mode(record)
+        record = in_binary_mode(record, limits)
     except InvalidInputError as error:
         no_event = error
     headers = dict(record.headers)
@@ -122,10 +123,11 @@ def source_of_query(record: Record) -> str:
         return ""
 
 
-def carried_if_it_can_be(record: Record) -> Headers:
-    """What goes back with the outcome of a query that is refused: nothing where that is too large."""
+def carried_if_it_can_be(record: Record, limits: Limits = DEFAULT_LIMITS) -> Headers:
+    """What goes back with the outcome of a query that is refused: nothing where that is too large. An event over its
+    limit is not looked into."""
     try:
-        return carried(headers_in_binary_mode(record))
+        return carried(headers_in_binary_mode(record, limits))
     except InvalidInputError:
         return ()
 

@@ -9,6 +9,7 @@ import orjson
 from sluicegate.domain.errors import InvalidInputError, shown
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records.cloudevents import JSON_TYPE
+from sluicegate.streams.records.codec_types import Limits, TooLargeError
 
 _TYPE = b"application/cloudevents+json"
 _FAMILY = b"application/cloudevents"
@@ -17,12 +18,15 @@ _NAME = re.compile(r"[a-z0-9]{1,64}")
 _DATA = frozenset(("data", "data_base64", "datacontenttype"))
 _PLAIN = frozenset(("traceparent", "tracestate", "baggage"))
 """Extensions that are headers of their own in binary mode."""
+_ATTRIBUTES = 64 << 10
+"""Bytes that an event may have besides its data."""
 
 
-def in_binary_mode(record: Record) -> Record:
+def in_binary_mode(record: Record, limits: Limits | None = None) -> Record:
     """``record`` itself, or what it says in structured mode: attributes as ``ce_`` headers, its data as the value.
 
-    Raises InvalidInputError where it claims structured mode and is no event, or one of another format.
+    ``limits``: how large its data may be, judged before they are read; None: as large as it is. Raises
+    InvalidInputError where it claims structured mode and is no event, or one of another format.
     """
     content = next((held for name, held in record.headers if name == _CONTENT), None)
     if content is None or not content.startswith(_FAMILY):
@@ -31,8 +35,11 @@ def in_binary_mode(record: Record) -> Record:
         raise InvalidInputError(
             _CONTENT, f"{content[:60]!r} is not taken; send {_TYPE.decode()}, or attributes as ce_ headers"
         )
+    value = record.value or b""
+    if limits is not None and len(value) > (most := limits.max_body_bytes * 4 // 3 + _ATTRIBUTES):  # as base64
+        raise TooLargeError("body", f"has {len(value)} bytes; an event may have {most} at most")
     try:
-        event = orjson.loads(record.value or b"")
+        event = orjson.loads(value)
     except ValueError as error:
         raise InvalidInputError("body", f"is no JSON ({error!s:.80}), but {_TYPE.decode()} was announced") from error
     if not isinstance(event, dict):
@@ -68,9 +75,9 @@ def _data(event: dict[str, Any]) -> bytes:
         raise InvalidInputError("body.data", f"cannot be taken ({error!s:.60}); nest it less deep") from error
 
 
-def headers_in_binary_mode(record: Record) -> Headers:
+def headers_in_binary_mode(record: Record, limits: Limits | None = None) -> Headers:
     """The headers that it has there; its own where it cannot be read."""
     try:
-        return in_binary_mode(record).headers
+        return in_binary_mode(record, limits).headers
     except InvalidInputError:
         return record.headers

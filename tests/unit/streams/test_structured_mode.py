@@ -9,6 +9,7 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.outcome import Reason
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.cloudevents import (
@@ -63,6 +64,36 @@ def test_what_is_asked_of_a_record_alone_knows_structured_mode_too() -> None:
 def test_data_may_be_base64() -> None:
     packed = b64encode(orjson.dumps(BODY)).decode()
     assert decode(record(event(data=..., data_base64=packed))).query.rows == 1
+
+
+LIMITS = codec.Limits(max_body_bytes=90_000)
+
+
+def test_an_event_over_the_limit_is_refused_before_it_is_read() -> None:
+    no_json = b"x" * (120_000 + (64 << 10))
+    with pytest.raises(codec.UnattributableError, match="is no JSON"):
+        codec.decode_query(record(no_json), APP, LIMITS, NOW)
+    with pytest.raises(codec.UnattributableError, match="has 185537 bytes; an event may have 185536 at most"):
+        codec.decode_query(record(no_json + b"x"), APP, LIMITS, NOW)
+    named = record(no_json + b"x")
+    named = named._replace(headers=(("ce_id", b"q7"), ("ce_source", b"/me"), *named.headers))
+    with pytest.raises(codec.RejectedQueryError) as caught:
+        codec.decode_query(named, APP, LIMITS, NOW)
+    assert (caught.value.query.id, caught.value.reason) == ("q7", Reason.TOO_LARGE)
+
+
+def test_what_goes_along_is_not_looked_for_in_an_event_over_the_limit() -> None:
+    own, told = ("baggage", b"b=1"), ("ce_tenant", b"red")
+    within, over = (record(event(tenant="red", data="x" * size)) for size in (100_000, 200_000))
+    assert codec.carried_if_it_can_be(within, LIMITS) == (own, told) == codec.carried_if_it_can_be(over)
+    assert codec.carried_if_it_can_be(over, LIMITS) == (own,)
+
+
+def test_data_as_large_as_the_limit_may_be_base64() -> None:
+    body = orjson.dumps(BODY)
+    packed = b64encode(body + b" " * (LIMITS.max_body_bytes - len(body))).decode()
+    event_of = record(event(data=..., data_base64=packed, tenant="red" * 5_000))
+    assert codec.decode_query(event_of, APP, LIMITS, NOW).query.rows == 1
 
 
 @pytest.mark.parametrize(
