@@ -72,7 +72,10 @@ def http_notices(url: str) -> NoticeReader:
                     return None
                 if got.status != 200:
                     raise ProviderError(f"notices {url}: answered {got.status}")
-                return await got.content.read(MAX_BYTES + 1)
+                content = bytearray()
+                while len(content) <= MAX_BYTES and (part := await got.content.readany()):
+                    content += part
+                return bytes(content)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ProviderError(f"notices {url}: {str(error) or type(error).__name__}") from error
 

@@ -56,12 +56,15 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the client 
                 aiohttp.ClientSession(timeout=timeout, headers={"Authorization": f"Basic {who}"}) as session,
                 session.post(oauth.token_url, data=form, allow_redirects=False) as answer,
             ):
-                body = await answer.content.read(_MOST)
-                status = answer.status
+                body, status = b"", answer.status
+                while len(body) <= _MOST and (part := await answer.content.readany()):
+                    body += part
         except (aiohttp.ClientError, TimeoutError) as error:
             raise BrokerError(f"kafka.oauth.token_url: {oauth.token_url} cannot be asked ({error!s:.200})") from error
         if status != 200:
             raise BrokerError(f"kafka.oauth: {oauth.token_url} answered {status}; look at client_id and its secret")
+        if len(body) > _MOST:
+            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave over {_MOST} bytes; look at the address")
         try:
             told = orjson.loads(body)
             token, life = told["access_token"], float(told.get("expires_in", _LIFE))

@@ -1,5 +1,6 @@
 """The simulated provider's bill and boot, and notices from files and over HTTP, hostile ones included."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,34 @@ async def test_http_answers_404_without_notices_and_errors_are_one_line(unused_t
         await http_notices(f"{base}/none").poll()
     with pytest.raises(ConfigurationError):
         http_notices("file:///etc/passwd")
+
+
+async def test_notices_over_http_may_come_in_parts_and_are_bounded(unused_tcp_port_of: int) -> None:
+    parts = {
+        "/some": [b'[{"node": "a", "deadline": 1},', b'{"node": "b", "deadline"', b": 2}]"],
+        "/endless": [b"[]", *[b" " * 65_536] * 40],
+    }
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        parted = web.StreamResponse()
+        await parted.prepare(request)
+        for part in parts[request.path]:
+            await parted.write(part)
+            await asyncio.sleep(0.02 if len(part) < 100 else 0.0)
+        return parted
+
+    app = web.Application()
+    app.router.add_get("/{any}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port_of).start()
+    base = f"http://127.0.0.1:{unused_tcp_port_of}"
+    try:
+        assert await http_notices(f"{base}/some").poll() == (Notice("a", 1.0), Notice("b", 2.0))
+        with pytest.raises(ProviderError, match=f"more than {MAX_BYTES} bytes"):
+            await http_notices(f"{base}/endless").poll()
+    finally:
+        await runner.cleanup()
 
 
 @pytest.fixture

@@ -24,12 +24,20 @@ class Provider:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.instead: web.Response | None = None
         self.life: Any = 60
+        self.parts: list[bytes] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         form = {name: str(held) for name, held in (await request.post()).items()}
         self.asked.append((b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode(), form))
         if self.instead is not None:
             return self.instead
+        if self.parts:
+            parted = web.StreamResponse()
+            await parted.prepare(request)
+            for part in self.parts:
+                await parted.write(part)
+                await asyncio.sleep(0.05)
+            return parted
         return web.json_response({"access_token": f"token-{len(self.asked)}", "expires_in": self.life})
 
 
@@ -80,6 +88,16 @@ async def test_what_gives_no_token_is_told_without_the_secret(instead: web.Respo
         with pytest.raises(BrokerError, match=told) as caught:
             await TokenProvider(KafkaOAuth(url, "me", "s3cret")).token()
     assert "s3cret" not in str(caught.value)
+
+
+async def test_a_token_may_come_in_parts_and_no_more_is_read_than_a_token_may_be() -> None:
+    provider = Provider()
+    provider.parts = [b'{"expires_in": 60, "access_', b'token": "' + b"a" * 3_000, b'"}']
+    async with serving(provider) as url:
+        assert await TokenProvider(KafkaOAuth(url, "me", "s3cret")).token() == "a" * 3_000
+        provider.parts = [b'{"access_token": "t", "expires_in": 60}', *[b" " * 65_536] * 40, b"x"]
+        with pytest.raises(BrokerError, match="over 65536 bytes"):
+            await TokenProvider(KafkaOAuth(url, "me", "s3cret")).token()
 
 
 async def test_a_provider_that_is_away_is_told() -> None:
