@@ -262,6 +262,8 @@ def _end_of(value: bytes, otherwise: float) -> float:
 def _credentials(servers: str, kafka: KafkaSettings) -> Any:
     options = connection(servers, kafka)
     context = options.get("ssl_context")
+    if "sasl_oauth_token_provider" in options:
+        return faust.OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)
     if "sasl_mechanism" in options:
         return faust.SASLCredentials(
             username=options["sasl_plain_username"],

@@ -10,8 +10,12 @@ pytest.importorskip("faust", reason="faust-streaming is not installed: pip insta
 
 import time
 
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
 from sluicegate.domain.events import DemandCounted
-from sluicegate.streams.faust.demand_app import _Counting
+from sluicegate.streams.broker_settings import KafkaOAuth, KafkaSecurity, KafkaSettings
+from sluicegate.streams.faust.demand_app import _Counting, _credentials
+from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import decode_windows
 
@@ -62,3 +66,22 @@ async def test_a_count_at_which_it_fails_is_skipped_alone(caplog: pytest.LogCapt
     assert sum(half.rows for half in decode_windows(told).halves) == 7
     for offset in range(3):
         assert f"demand offset {offset} skipped" in caplog.text
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize(
+    "who",
+    [
+        {"sasl_mechanism": "OAUTHBEARER", "oauth": KafkaOAuth("https://id.example/token", "me", "s3cret")},
+        {"sasl_mechanism": "SCRAM-SHA-256", "username": "me", "password": "s3cret"},
+    ],
+    ids=["oauth", "password"],
+)
+def test_faust_proves_who_it_is_as_all_other_clients_do(protocol: str, who: dict[str, Any]) -> None:
+    settings = KafkaSettings(security=KafkaSecurity(protocol=protocol, **who))
+    ours = {
+        name: held for name, held in connection("b:9093", settings).items() if name.startswith(("sasl", "security"))
+    }
+    theirs = credentials_to_aiokafka_auth(_credentials("b:9093", settings))
+    assert {name: theirs[name] for name in ours} == ours
+    assert (theirs["ssl_context"] is not None) == (protocol == "SASL_SSL")
