@@ -26,7 +26,8 @@ class WorkerObjects:
         return self._store is not None and self._store.results is not None
 
     async def fetched(self, message: codec.WorkMessage, within: float) -> tuple[Tensor, ...]:
-        """A query's tensors, whole, read within so many seconds once others are released. Raises ObjectError."""
+        """A query's tensors, whole, read within so many seconds, which are left until its deadline. Where that is past,
+        how it ends is the core's to say: they are read as soon as the store can. Raises ObjectError."""
         if self._store is None:
             raise ObjectError("this worker reads no objects; set objects.prefixes for it too")
         reads = (self._read(message, place, claim, within) for place, claim in message.claims)
@@ -56,7 +57,13 @@ class WorkerObjects:
 
     async def _read(self, message: codec.WorkMessage, place: int, claim: Claim, within: float) -> Tensor:
         assert self._store is not None  # looked at before
-        tensor = replace(message.tensors[place], data=await self._store.read(claim, within=within))
+        try:
+            async with asyncio.timeout(within if within > 0.0 else None):
+                data = await self._store.read(claim, within=within)
+        except TimeoutError:
+            told = "was not here before the query's deadline: the store is slow, or objects.held_bytes too little"
+            raise ObjectError(f"{claim.ref:.200} {told}") from None
+        tensor = replace(message.tensors[place], data=data)
         try:
             codec.check_data(f"inputs.{tensor.name}", tensor, self._store.rules.max_element_bytes)
         except InvalidInputError as error:

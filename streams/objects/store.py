@@ -107,8 +107,8 @@ class ObjectStore:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.release(size)
+            # Where it was given room it gives it back; else it may have stood before others that have room.
+            self.release(size if not waiter.cancelled() else 0)
             raise
 
     async def _apart(self, ref: str, work: Callable[[], T]) -> T:
@@ -118,7 +118,12 @@ class ObjectStore:
                 await self._threads.acquire()
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[T] = loop.create_future()
-                threading.Thread(target=self._run, args=(work, loop, future), daemon=True, name="objects").start()
+                thread = threading.Thread(target=self._run, args=(work, loop, future), daemon=True, name="objects")
+                try:
+                    thread.start()
+                except BaseException:
+                    self._threads.release()
+                    raise
                 return await future
         except TimeoutError:
             raise ObjectError(f"{ref:.200} cannot be had within {self._timeout:g} s") from None

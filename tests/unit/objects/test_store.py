@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.stages.worker.objects import WorkerObjects
 from sluicegate.streams.objects import store as module
 from sluicegate.streams.objects.claims import Claim, ObjectRules
 from sluicegate.streams.objects.store import ObjectError, ObjectStore
+from sluicegate.streams.records import codec
 
 DATA = bytes(range(256)) * 20
 
@@ -140,6 +145,67 @@ async def test_what_is_held_is_bounded_and_waiters_go_on_in_their_order(folder: 
         store.release(one.bytes)
     for _ in range(2):
         await store.read(one, within=0.0)
+
+
+async def test_who_gives_up_waiting_for_room_stands_before_nobody(folder: Path) -> None:
+    (folder / "in" / "small").write_bytes(b"small")
+    store = of(folder, held_bytes=len(DATA) + 5)
+    one, small = claim_to(f"file://{folder}/in/one"), claim_to(f"file://{folder}/in/small", b"small")
+    await store.read(one, within=1.0)
+    large = asyncio.create_task(store.read(one, within=20.0))
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(store.read(small, within=20.0))
+    await asyncio.sleep(0)
+    large.cancel()
+    assert await behind == b"small"
+    store.release(small.bytes)
+    with pytest.raises(ObjectError, match="held_bytes"):
+        await store.read(one, within=0.0)
+    assert await store.read(small, within=0.0) == b"small"
+
+
+async def test_an_access_whose_thread_cannot_be_started_takes_no_place_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store, one = of(folder, threads=2), claim_to(f"file://{folder}/in/one")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        for _ in range(3):
+            with pytest.raises(ObjectError, match=r"RuntimeError"):
+                await store.read(one, within=1.0)
+    assert await store.read(one, within=1.0) == DATA
+
+
+async def test_what_a_query_refers_to_is_waited_for_until_its_deadline(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, read = threading.Event(), module._read
+
+    def slow(claim: Claim, prefix: str) -> bytes:
+        if claim.ref.endswith("/slow"):
+            released.wait()
+        return read(claim, prefix)
+
+    monkeypatch.setattr(module, "_read", slow)
+    (folder / "in" / "slow").write_bytes(DATA)
+    store = of(folder, timeout=5.0)
+    objects = WorkerObjects(store)
+    claims = [claim_to(f"file://{folder}/in/{name}") for name in ("one", "slow")]
+    tensors = tuple(Tensor(name, "UINT8", (1, len(DATA)), b"") for name in ("x", "y"))
+    query = Query("q1", "toy", 1_000.0, 1_001.0)
+    message = codec.WorkMessage(query, tensors, Epoch(1, 1), "d0", (), 0, tuple(enumerate(claims)))
+    try:
+        with pytest.raises(ObjectError, match="slow was not here before the query's deadline"):
+            await objects.fetched(message, 0.1)
+        assert store._room == store._most, "neither is held"
+    finally:
+        released.set()
+    for within in (20.0, -1.0):
+        assert [t.data for t in await objects.fetched(message, within)] == [DATA, DATA]
+        objects.release(message)
 
 
 async def test_what_fails_is_not_held(folder: Path) -> None:
