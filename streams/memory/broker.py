@@ -121,6 +121,8 @@ class MemoryStore:
         elif not 0 <= partition < len(logs):
             raise _unknown_partition(name, partition, len(logs))
         size = (0 if value is None else len(value)) + (0 if key is None else len(key))
+        for header, held in headers:
+            size += len(header) + len(held)
         if size + 512 > topic.limit:
             _check_size(name, key, value, headers, topic.limit)
         if self.read_only:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryBroker
@@ -171,6 +171,19 @@ def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:
 def test_other_urls_are_refused_with_what_would_be_right(url: str) -> None:
     with pytest.raises(ConfigurationError, match="give memory://"):
         connect(url)
+
+
+async def test_headers_count_in_the_size_of_a_record() -> None:
+    broker = connect("memory://")
+    await broker.admin().create_topics([TopicSpec(name="t", max_message_bytes=65_536)])
+    producer = broker.producer()
+    await producer.start()
+    for value, headers in ((100, 70_000), (40_000, 40_000), (65_000, 600)):
+        for named in ((("x", b"h" * headers),), (("n" * (headers - 1), b"h"),)):
+            with pytest.raises(InvalidInputError, match="topic t takes 65536 at most"):
+                await producer.send("t", b"v" * value, headers=named)
+    for value, headers in ((100, 60_000), (30_000, 30_000)):
+        await (await producer.send("t", b"v" * value, headers=(("x", b"h" * headers),)))
 
 
 async def test_what_was_read_goes_first_and_what_a_group_has_not_read_stays() -> None:
