@@ -120,8 +120,8 @@ class _Service:
         if not positions:
             raise InvalidInputError("positions", "give at least one partition")
         consumer = self._broker.consumer(partitions=list(positions), start_at="beginning")
-        await consumer.start()
         try:
+            await consumer.start()
             for tp, at in positions.items():
                 await consumer.seek(tp, at)
             wait = _bounded(body, "wait", MAX_WAIT)
@@ -145,8 +145,8 @@ class _Service:
         if not asked:
             return _json({"beginning": [], "end": [], "at": []})
         consumer = self._broker.consumer(partitions=list(asked), start_at="beginning")
-        await consumer.start()
         try:
+            await consumer.start()
             beginning = await consumer.beginning_offsets(asked)
             end = await consumer.end_offsets(asked)
             times = await consumer.offsets_for_times({tp: at for tp, at in asked.items() if at is not None})

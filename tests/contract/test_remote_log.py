@@ -6,6 +6,7 @@ from aiohttp import ClientSession
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
+from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import TopicSpec
 from tests.contract.brokers import serve
 
@@ -46,6 +47,7 @@ async def test_a_remote_log_asks_for_its_token_and_for_a_loopback_name() -> None
         ("fetch", b'{"positions":[["t",0,-4]]}'),
         ("fetch", b'{"positions":[["t","0"]],"wait":1}'),
         ("fetch", b'{"positions":[["t",0,0]],"wait":"long"}'),
+        ("fetch", b'{"positions":[["t",0,0],["t",7,0]]}'),
         ("offsets", b'{"partitions":[["t",7]]}'),
         ("offsets", b'{"partitions":{}}'),
         ("committed", b'{"group":1,"partitions":[]}'),
@@ -62,6 +64,7 @@ async def test_a_remote_log_refuses_malformed_calls_in_one_line(path: str, body:
         assert answer.status == 400
         assert (await answer.json())["problem"]
     assert await behind.admin().topics() == {"t"}
+    assert isinstance(behind, MemoryBroker) and not behind._consumers
 
 
 @pytest.mark.parametrize("at", [1e308, -1e308, 1e15, -1.0])
