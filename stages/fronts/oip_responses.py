@@ -74,7 +74,10 @@ def with_model(body: bytes, json_length: str | None, model: str) -> tuple[bytes,
     request, raw = oip.parse(body, None if json_length is None else json_length.encode(errors="replace"))
     parameters = request.get("parameters")
     request["parameters"] = {**(parameters if isinstance(parameters, dict) else {}), "model": model}
-    head = orjson.dumps(request)
+    try:
+        head = orjson.dumps(request)
+    except TypeError as error:  # it reads what it does not write
+        raise InvalidInputError("body", f"cannot be taken ({error!s:.60}); nest it less deep") from error
     if raw is None:
         return head, None
     return head + bytes(raw), str(len(head))

@@ -202,7 +202,7 @@ def query_headers(
         headers.append(("content-type", JSON_TYPE))
     else:
         headers.append(("content-type", BINARY_TYPE))
-        headers.append((JSON_LENGTH, str(json_length).encode()))
+        headers.append((JSON_LENGTH, str(json_length).encode(errors="replace")))
     if traceparent is not None:
         headers.append(("traceparent", traceparent.encode()))
     if delivery_s > 0.0:

@@ -179,6 +179,22 @@ async def test_what_the_query_topic_does_not_take_ends_at_once_and_is_not_under_
         assert not front._desk._transport["toy"]._under_way
 
 
+async def test_nested_bodies_and_lengths_that_are_no_text_are_refused_not_failed_at(front: HttpStage) -> None:
+    deep = query(parameters={"accuracy": 7}).replace(b": 7", b": " + b"[" * 600 + b"]" * 600)
+    version = next(version for _, version in front._desk.index())
+    cases = [
+        (request(deep), "parameters.accuracy"),
+        (request(deep, path=f"/v2/models/toy/versions/{version}/infer"), "nest it less deep"),
+        (request(query(), "Inference-Header-Content-Length: \xff"), "inference-header-content-length"),
+        (request(query(), "Inference-Header-Content-Length: ü"), "inference-header-content-length"),
+    ]
+    async with Raw(port_of(front)) as asks:
+        for asked, told in cases:
+            asks.writer.write(asked)
+            status, _, body = await asks.read()
+            assert (status, told in body["error"]) == (400, True), body
+
+
 async def test_a_body_may_come_in_any_pieces(front: HttpStage) -> None:
     whole = request(query(id="mine"))
     begins = whole.index(b"\r\n\r\n") + 4

@@ -6,12 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.stages.fronts.grpc_tensors import response_of
-from sluicegate.stages.fronts.oip_responses import Asked, refusal_header, respond
+from sluicegate.stages.fronts.oip_responses import Asked, refusal_header, respond, with_model
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
 from sluicegate_client.answers import outcome_of
@@ -62,3 +63,10 @@ def test_the_client_reads_the_same_promise_from_the_front_and_from_the_topic(kin
     assert by_front.parameters["promise"] == by_topic.parameters["promise"]
     assert by_front.parameters["promise"]["mcd"] == 1
     assert outcome_of(of_http(kind, promise=None)).parameters.get("promise") is None
+
+
+def test_what_is_nested_too_deep_to_be_written_again_is_refused() -> None:
+    body = b'{"inputs":[],"parameters":{"accuracy":%b}}'
+    assert with_model(body % (b"[" * 100 + b"]" * 100), None, "v")[0].endswith(b',"model":"v"}}')
+    with pytest.raises(InvalidInputError, match=r"body: cannot be taken .*; nest it less deep"):
+        with_model(body % (b"[" * 600 + b"]" * 600), None, "v")
