@@ -66,7 +66,7 @@ class Signing:
 
     def signature(self, topic: str, key: bytes | None, value: bytes | None, at: float) -> bytes:
         """What the header holds of a record written ``at``."""
-        told = _TIME.pack(int(at * 1e3))
+        told = _TIME.pack(round(at * 1e3))
         name = topic.encode()
         sizes = _LENGTHS.pack(len(name), -1 if key is None else len(key), -1 if value is None else len(value))
         return told + hmac.digest(self.key, b"".join((told, sizes, name, key or b"", value or b"")), "sha256")

@@ -66,6 +66,15 @@ async def test_what_a_holder_of_the_key_wrote_counts_and_what_a_stranger_wrote_d
     assert await log.values(PLAN) == [value, b"at once"]
 
 
+@pytest.mark.parametrize("begins", [NOW, 2_155_000_000.0, 4_000_000_000.0])
+def test_a_signature_holds_in_each_millisecond_of_this_century(begins: float) -> None:
+    signing = Signing(prefix="sys", key=KEY)
+    for number in range(2_000):
+        at = begins + number / 1e3
+        record = Record(PLAN, 0, 0, b"k", b"a plan", ((HEADER, signing.signature(PLAN, b"k", b"a plan", at)),), at)
+        assert not signing.flaw(record, at), at
+
+
 async def test_a_signature_holds_for_one_topic_key_and_value() -> None:
     log = await logs()
     await (await log.ours.send(PLAN, b"ab", key=b"c"))
