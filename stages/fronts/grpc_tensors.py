@@ -6,6 +6,7 @@ Only the outputs that a request lists come back, all where it lists none. A para
 """
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ _CONTENTS: Mapping[str, str] = {
 def body_of(request: Any) -> tuple[bytes, str]:
     """A request's body as HTTP's clients send it, and the bytes of JSON that it begins with.
 
-    Raises InvalidInputError for tensors that are neither raw nor typed.
+    Raises InvalidInputError for tensors that are neither raw nor typed, and parameters that are no JSON.
     """
     given: Sequence[bytes] = request.raw_input_contents
     if given and len(given) != len(request.inputs):
@@ -97,11 +98,15 @@ def response_of(result: codec.OutcomeMessage, request_id: str, wanted: frozenset
 
 
 def _values(parameters: Any) -> dict[str, Any]:
-    return {
+    found = {
         name: getattr(held, choice)
         for name, held in parameters.items()
         if (choice := held.WhichOneof("parameter_choice")) is not None
     }
+    for name, value in found.items():
+        if isinstance(value, float) and not isfinite(value):  # as JSON it would be null, and count as not given
+            raise InvalidInputError(f"parameters.{name:.60}", f"is {value}; give a finite number")
+    return found
 
 
 def _set(parameter: Any, value: str | float | bool) -> None:

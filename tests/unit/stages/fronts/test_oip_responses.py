@@ -1,4 +1,4 @@
-"""What both fronts make of a result: parameters as the protocol allows them, whatever the outcome tells."""
+"""What both fronts make of a result, and of a request: parameters as the protocol and JSON allow them, or none."""
 
 import json
 from typing import Any
@@ -11,7 +11,8 @@ from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
-from sluicegate.stages.fronts.grpc_tensors import response_of
+from sluicegate.stages.fronts.grpc_messages import MESSAGES
+from sluicegate.stages.fronts.grpc_tensors import body_of, response_of
 from sluicegate.stages.fronts.oip_responses import Asked, refusal_header, respond, with_model
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
@@ -70,3 +71,14 @@ def test_what_is_nested_too_deep_to_be_written_again_is_refused() -> None:
     assert with_model(body % (b"[" * 100 + b"]" * 100), None, "v")[0].endswith(b',"model":"v"}}')
     with pytest.raises(InvalidInputError, match=r"body: cannot be taken .*; nest it less deep"):
         with_model(body % (b"[" * 600 + b"]" * 600), None, "v")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_parameters_of_grpc_that_json_has_no_numbers_for_are_refused_by_their_name(value: float) -> None:
+    request = MESSAGES["ModelInferRequest"](model_name="toy")
+    request.parameters["latency_ms"].double_param = 250.5
+    body, length = body_of(request)
+    assert orjson.loads(body[: int(length)])["parameters"] == {"latency_ms": 250.5}
+    request.parameters["accuracy"].double_param = value
+    with pytest.raises(InvalidInputError, match=r"parameters\.accuracy: is -?(nan|inf); give a finite number"):
+        body_of(request)
