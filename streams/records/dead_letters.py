@@ -21,6 +21,8 @@ _MAX_VALUE = 1 << 20
 _DIGITS = 20
 _LATEST = 1e12
 _MAX_HEADERS = 64 << 10
+_HEADER = 10
+"""Bytes that a header may take beside its name and value: their lengths."""
 _MAX_KEY = 1 << 10
 
 
@@ -163,7 +165,7 @@ def _bounded(headers: Headers) -> tuple[Headers, int]:
     for name, held in headers:
         if name.startswith(PREFIX):
             continue
-        room -= len(name) + len(held)
+        room -= len(name.encode(errors="replace")) + len(held) + _HEADER
         if room < 0:
             cut += 1
         else:

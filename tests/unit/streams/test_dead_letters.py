@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.streams.kafka.topic_limits import size_of
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record, TopicSpec, Unreadable
 from sluicegate.streams.records import codec
@@ -125,16 +126,23 @@ def test_numbers_of_a_replay_have_less_than_twenty_digits(digits: int, understoo
 
 
 def test_headers_are_kept_as_far_as_they_fit_and_the_rest_is_counted() -> None:
-    """A header takes the bytes of its name and of its value; 64 KiB fit."""
-    full = ("ab", b"x" * (65_536 - 2 - 3))
+    """A header takes the bytes of its name and of its value, and ten for their lengths; 64 KiB fit."""
+    full = ("äb", b"x" * (65_536 - 3 - 3 - 20))
     fits = Record("in", 3, 7, b"k", b"{", (full, ("c", b"12")), 5.0)
     letter = dead_letter(fits, WRONG, stage="admission", now=9.0)
     assert letter.headers[:2] == fits.headers
     assert "__dlq.errors.headers-dropped" not in dict(letter.headers)
     over = fits._replace(headers=(full, ("c", b"123"), ("d", b"")))
     letter = dead_letter(over, WRONG, stage="admission", now=9.0)
-    assert [name for name, _ in letter.headers if not name.startswith("__dlq")] == ["ab"]
+    assert [name for name, _ in letter.headers if not name.startswith("__dlq")] == ["äb"]
     assert dict(letter.headers)["__dlq.errors.headers-dropped"] == b"2"
+
+
+def test_many_empty_headers_are_cut_so_that_the_letter_is_no_larger_than_its_record() -> None:
+    many = Record("in", 3, 7, b"k", b"{", (("", b""),) * 300_000, 5.0)
+    letter = dead_letter(many, WRONG, stage="admission", now=9.0)
+    assert size_of(letter.key, letter.value, letter.headers) < size_of(many.key, many.value, many.headers)
+    assert dict(letter.headers)["__dlq.errors.headers-dropped"] == b"%d" % (300_000 - 65_536 // 10)
 
 
 def test_a_reason_that_is_given_stands_before_what_the_error_says() -> None:
