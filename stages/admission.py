@@ -269,7 +269,7 @@ class AdmissionStage:
                     message, record = self._letters.pop(query)
                     if message is not None:
                         self._traced(message, now)
-                    carried = codec.carried_if_it_can_be(record)
+                    carried = codec.carried_if_it_can_be(record, self._door.limits)
                     self._intake.answer(record, self._outbox, self._outcome(action, carried, now))
                 case Duplicate(query):
                     told = f"duplicate_id {query.id!r} of source {query.source!r}; give each query its own"
