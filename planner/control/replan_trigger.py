@@ -97,16 +97,16 @@ class Asking:
             self._by_load.add(reason)
 
     def drop(self) -> None:
-        """Whatever is out, its answer is of no use any more."""
-        self._pending = None
+        """Whatever is out, its answer is of no use any more; devices that changed before it was asked still have."""
+        pending, self._pending = self._pending, None
+        self.devices_changed = self.devices_changed or (pending is not None and pending.devices_changed)
 
     def late(self, now: float) -> bool:
         """Whether what is out was not answered in time; it is then given up and asked for again."""
         pending = self._pending
         if pending is None or now - pending.asked <= self._settings.solve_timeout:
             return False
-        self.devices_changed = self.devices_changed or pending.devices_changed
-        self._pending = None
+        self.drop()
         self.want("the planner did not answer", now)
         return True
 

@@ -246,6 +246,22 @@ def test_another_catalogue_is_planned_for_at_once_by_who_leads_and_only_where_it
     assert not published(world.send(stale, 105.5))
 
 
+def test_a_device_that_changed_before_a_question_was_dropped_is_named_by_the_next_answer() -> None:
+    more = Catalogue.of(
+        [*CATALOGUE.apps.values(), App(name="b", slo=0.3)], CATALOGUE.variants.values(), CATALOGUE.profiles.values()
+    )
+    world = World()
+    world.run(100.0, 105.0)
+    world.inline = False
+    assert not published(world.send(DeviceSeen("d1", "cpu", "later", price=2.0), 105.1)), "restarted, at another price"
+    assert world.out.pop().reason == "device d1 changed"
+    (again,) = world.controller.registered(more, 105.2, leads=True)
+    assert isinstance(again, Solve)
+    world.out.append(again)
+    (plan,) = published(world.answer(105.3))
+    assert plan.plan.incarnations == {"d0": "i", "d1": "later"}
+
+
 def test_one_solve_is_out_and_what_changed_meanwhile_is_solved_next() -> None:
     world = World(inline=False)
     world.beat(0.0, ["d0"])
