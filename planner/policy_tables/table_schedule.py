@@ -9,7 +9,8 @@ Rules.
 - Answers to a question that is not asked any more are kept: a worker that returns brings its question back.
 - Tables that would be violated more than the library tolerates are not published: workers then fall back.
 - What is on the topic already, from an earlier term, is known before the first question.
-- A load asked for is answered while the library is not there; once it is, a load above it is above capacity.
+- A load asked for is answered while the library is not there; once it is, a load above it is above capacity. One above
+  all that the workers could answer is never answered: no table holds it, and making one could take all time and memory.
 """
 
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from sluicegate.domain.table import SelectionTable
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.policy_tables.fingerprint import fingerprint
 from sluicegate.planner.policy_tables.keys import Shelf, TableName
-from sluicegate.planner.policy_tables.table_library import build_library
+from sluicegate.planner.policy_tables.table_library import build_library, peak_rate
 from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question
 
 _ABOVE = 1.1
@@ -148,7 +149,7 @@ class TablePublishing:
                 else:
                     held[name.qps] = seen
             case LoadMissing(shelf, qps):
-                if shelf in self._wanted and shelf not in self._complete and not self._covers(shelf, qps):
+                if shelf not in self._complete and not self._covers(shelf, qps) and qps <= self._most(shelf):
                     self._loads[shelf] = max(qps, self._loads.get(shelf, 0.0))
             case Made():
                 self._made(event, actions)
@@ -186,6 +187,11 @@ class TablePublishing:
 
     def _covers(self, shelf: Shelf, qps: float) -> bool:
         return any(q >= qps for q, made in self._held.get(shelf, {}).items() if made == self._prints.get(shelf))
+
+    def _most(self, shelf: Shelf) -> float:
+        """Queries a second that a table for ``shelf`` may be worth making for."""
+        question = self._wanted.get(shelf)
+        return peak_rate(question.model) if question is not None else 0.0
 
     def _made(self, event: Made, actions: list[PublishingAction]) -> None:
         shelf, asked = event.make.question.shelf, fingerprint(event.make.question.model)

@@ -15,6 +15,7 @@ from sluicegate.planner.policy_tables.keys import Shelf, TableName, decode_name,
 from sluicegate.planner.policy_tables.promise_monitor import DriftWatch, Held, held
 from sluicegate.planner.policy_tables.table_codec import encode
 from sluicegate.planner.policy_tables.table_fields import TableFields
+from sluicegate.planner.policy_tables.table_library import peak_rate
 from sluicegate.planner.policy_tables.table_requests import LibraryRules, Question, TableRules, questions
 from sluicegate.planner.policy_tables.table_schedule import (
     Asked,
@@ -149,6 +150,20 @@ def test_a_load_that_workers_miss_is_made_before_the_library_unless_it_is_covere
     assert library.loads == ()
     answered(publishing, library)
     assert publishing.handle(LoadMissing(SHELF, 1e6)) == []  # above capacity: no table would help
+
+
+def test_a_load_beyond_what_the_workers_could_answer_is_not_made_and_holds_up_no_other() -> None:
+    publishing = TablePublishing(RULES)
+    asked = question(workers=2, qps=0.0)
+    other = question(workers=3, qps=0.0, shelf=Shelf("b", "cpu", 0.1))
+    (library,) = makes(publishing.handle(Asked((asked, other))))
+    peak = peak_rate(asked.model)
+    assert peak < 370.0 < peak_rate(other.model)
+    for shelf in (SHELF, other.shelf):
+        publishing.handle(LoadMissing(shelf, 370.0))
+        publishing.handle(LoadMissing(shelf, 1e7))
+    (made,) = makes(publishing.handle(Made(library, ())))
+    assert (made.question.shelf, made.loads) == (other.shelf, pytest.approx((407.0,)))
 
 
 def test_a_table_that_promises_too_many_violations_is_not_published() -> None:
