@@ -92,9 +92,13 @@ class LiveScaling:
         )
 
     def listen(self, event: LiveEvent, now: float) -> None:
-        """Stand by: take note, decide nothing."""
+        """Stand by: take note, decide nothing, and forget who has been dead for long."""
         if not isinstance(event, Ticked):
             self.handle(event, now)
+            return
+        for worker in self._workers.forget(now):
+            self._running.pop(worker, None)
+            self._restored.pop(worker, None)
 
     def handle(self, event: LiveEvent, now: float) -> list[LiveAction]:
         """Decide."""

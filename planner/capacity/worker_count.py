@@ -6,6 +6,8 @@ Rules, every two seconds, at most one worker at a time and none within 30 s of t
 - Overloaded: more than 80 % of all workers hold an OVERLOADED instance: one more of the hardware that most of them are.
 - A worker not heard of for the timeout is replaced at once, whatever the cooldown, by one of its hardware that loads
   what the dead one was recorded to hold.
+- Who stands by forgets a worker not heard of for ``FORGOTTEN`` more: whoever led has replaced it. One that died with
+  its leader is replaced by who takes over.
 """
 
 from collections import Counter
@@ -17,6 +19,8 @@ from typing import assert_never
 from sluicegate.domain.fleet.instance import InstanceState
 
 USED, COOLDOWN, EVERY = 0.8, 30.0, 2.0
+FORGOTTEN = 30.0
+"""Seconds: longer than another takes to take over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,13 @@ class WorkerScaling:
                 return [*self._replace(now), *self._add(now)]
             case _:
                 assert_never(event)
+
+    def forget(self, now: float) -> list[str]:
+        """Workers that another leader has replaced, by now: they are known no more."""
+        gone = [worker for worker, (_, at) in self._beats.items() if now - at > self.timeout + FORGOTTEN]
+        for worker in gone:
+            del self._beats[worker]
+        return gone
 
     def _replace(self, now: float) -> list[AddWorker | ReplaceWorker]:
         dead = [beat for beat, at in self._beats.values() if now - at > self.timeout]

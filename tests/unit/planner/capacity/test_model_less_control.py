@@ -176,6 +176,22 @@ def test_who_leads_starts_ends_and_says_and_who_stands_by_only_knows() -> None:
         assert [i.key for i in index.on("gpu0")] == [bad.key]
 
 
+def test_who_takes_over_replaces_what_died_with_its_leader_and_nothing_that_was_long_dead() -> None:
+    rule = scaling()
+    for worker in ("cpu0", "cpu1", "gpu0", "gpu8"):
+        rule.listen(beat(worker, 0.1, "v"), NOW)
+    for worker in ("cpu0", "cpu1"):
+        rule.listen(beat(worker, 0.1, "w"), NOW + 30.0)
+    rule.listen(Ticked(), NOW + 32.5)
+    rule.listen(beat("cpu1"), NOW + 34.0)
+    told = "cpu0 is dead; another is to hold w: cpu7"
+    assert rule.handle(Ticked(), NOW + 35.0) == [Start("cpu7"), Announce("workers:cpu", "started", told)]
+    rule.handle(beat("gpu1"), NOW + 35.0)
+    told = "gpu1 is dead; another is to hold nothing: gpu8"
+    rule.handle(beat("cpu1"), NOW + 37.0)
+    assert rule.handle(Ticked(), NOW + 37.5) == [Start("gpu8"), Announce("workers:gpu", "started", told)], "a spare"
+
+
 def test_records_of_the_dead_are_ended_by_the_leader_once_they_expired_a_lease_ago() -> None:
     (leader, leaders), (other, others) = core(True), core(False)
     old, young = instance("gpu0", expires=NOW), instance("cpu0", expires=NOW + 1.0)
