@@ -40,6 +40,7 @@ from sluicegate.planner.control.events import (
     PlannerEvent,
     PlanRead,
     PlansRead,
+    SafeModeRead,
     Stopping,
     SweepBegan,
     SweepFailed,
@@ -171,6 +172,9 @@ class PlannerCore:
                 self._woke(now, actions)
             case LogReached() | Heard() | LeaseRead() | PlanRead() | PlanHidden() | PlansRead() | Stopping() | Parted():
                 self._of_the_log(event, now, actions)
+            case SafeModeRead(app, device, on):
+                if not self.leads(now):
+                    self._reclaiming.read(app, device, on=on)
             case Solved():
                 self._solved(event, now, actions)
             case TableRead() | TablesReached() | LoadMissing() | Made():
@@ -276,6 +280,7 @@ class PlannerCore:
         if self._tables is not None:
             self._tables.begin()
         actions.append(lead)
+        actions += self._reclaiming.back(self._controller.living)
         reason = "first plan"
         if lead.before or newest is not None:
             reason = f"term {lead.term} follows {lead.before or 'the one before'}"

@@ -56,6 +56,15 @@ class PlanHidden:
 
 
 @dataclass(frozen=True, slots=True)
+class SafeModeRead:
+    """What a planner, this one too, said on the status topic of the promise of ``app`` for the sake of ``device``."""
+
+    app: str
+    device: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlansRead:
     """The answer to CatchUp: every plan published before it has been told; ``ok``: else they cannot be read now.
 
@@ -178,6 +187,7 @@ PlannerEvent = (
     | LeaseRead
     | PlanRead
     | PlanHidden
+    | SafeModeRead
     | PlansRead
     | DemandCounted
     | DeviceHeard

@@ -9,6 +9,7 @@ Rules.
 - Who takes over keeps the fences of the newest plan that lie below what was committed on their topics.
 - Once the device is back it is let in at the end of the sweep under way, not before: its worker reads from the fence.
 - Where what expires belongs to an app with a promise, safe mode is announced first, and its end once it is let in.
+  Who takes over knows from the status topic which announcements stand, and ends those of devices that are back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +90,14 @@ class Reclaiming:
     def end(self) -> None:
         """Sweeping is another's from now on."""
         self._sweeps.clear()
+
+    def read(self, app: str, device: str, *, on: bool) -> None:
+        """Another leader has announced safe mode for the sake of ``device``, or its end."""
+        (self._announced.add if on else self._announced.discard)((app, device))
+
+    def back(self, living: Iterable[str]) -> list[SafeMode]:
+        """A term began while these lived: what stands of those that wait for no sweep is over."""
+        return [said for device in sorted({*living} - self._sweeps.keys()) for said in self._kept(device)]
 
     def dead(self, device: str, now: float) -> None:
         """``device`` is to be swept from now on."""
@@ -173,9 +182,12 @@ class Reclaiming:
             self._again(sweep, now)
             return []
         del self._sweeps[device]
+        return [LetIn(device), *self._kept(device)]
+
+    def _kept(self, device: str) -> list[SafeMode]:
         kept = sorted(app for app, of in self._announced if of == device)
         self._announced -= {(app, device) for app in kept}
-        return [LetIn(device), *(SafeMode(app, device, False, f"{device} is back") for app in kept)]
+        return [SafeMode(app, device, False, f"{device} is back") for app in kept]
 
     @staticmethod
     def _again(sweep: _Sweep, now: float) -> None:

@@ -30,6 +30,7 @@ from sluicegate.planner.control.events import (
     PlansRead,
     Readmit,
     SafeMode,
+    SafeModeRead,
     StandIn,
     Sweep,
     SweepBegan,
@@ -112,6 +113,7 @@ class Controlled:
         self._plan: PlanRead | None = None
         self._registered: Registered | None = None
         self._noted: dict[tuple[str, str], DeviceNoted] = {}
+        self._safe: dict[tuple[str, str], SafeModeRead] = {}
         self._tables = TablesTopic(model.tables, timer)
         self.solve_s: list[float] = []
         self.epochs = 0
@@ -154,6 +156,7 @@ class Controlled:
             *self._noted.values(),
             self._registered,
             self._plan,
+            *self._safe.values(),
             self._lease,
             LogReached(),
             *self._tables.standing,
@@ -205,8 +208,9 @@ class Controlled:
                 self._sweep(one, device, now)
             case StepDown():
                 one.term += 1
-            case SafeMode(_, device):
+            case SafeMode(app, device, on):
                 self._plant.announced(f"planner-{device}", action.said, now)
+                at(now + hop, self._written, SafeModeRead(app, device, on))
             case Make() | PutTable() | WithdrawTable():
                 self._do_of_tables(one, action, now)
             case Lead() | Reclaim() | LetIn() | Announce():
@@ -229,11 +233,16 @@ class Controlled:
             case _:
                 assert_never(action)
 
-    def _written(self, event: LeaseRead | PlanRead, now: float) -> None:
-        if isinstance(event, PlanRead):
-            self._plan = event
-        else:
-            self._lease = event
+    def _written(self, event: LeaseRead | PlanRead | SafeModeRead, now: float) -> None:
+        match event:
+            case PlanRead():
+                self._plan = event
+            case LeaseRead():
+                self._lease = event
+            case SafeModeRead(app, device):
+                self._safe[app, device] = event
+            case _:
+                assert_never(event)
         for one in self.running:
             self._tell(one, event, now)
 

@@ -30,6 +30,7 @@ from sluicegate.planner.control.events import (
     PlanRead,
     PlansRead,
     SafeMode,
+    SafeModeRead,
     StandIn,
     Stopping,
     Sweep,
@@ -77,6 +78,8 @@ _LOGGED = {
     "keeps_up": "keeps up",
 }
 """States that the log tells too, and how."""
+_FOR_DEVICE = "@planner-"
+"""In keys of the status topic: between an app and the device for whose sake the planner speaks of its promise."""
 _STANDS_IN = SolvesHere(GreedyFill())
 _CATCH_UP = 0.5
 """Seconds that reading the newest plan may take before it is tried again."""
@@ -207,9 +210,14 @@ class PlannerStage:
             self._tell(LeaseRead(control.decode_lease(record.value)))
         else:
             self._tell(Heard())
-            missing = missing_load(control.decode_announce(record.value)) if self._maker is not None else None
-            if missing is not None:
-                self._tell(missing)
+            subject, by_planner, device = (record.key or b"").decode("utf-8", "replace").partition(_FOR_DEVICE)
+            if by_planner:
+                said = control.decode_announce(record.value)
+                self._tell(SafeModeRead(subject.removeprefix("app:"), device, said.state == "safe_mode"))
+            elif self._maker is not None:
+                missing = missing_load(control.decode_announce(record.value))
+                if missing is not None:
+                    self._tell(missing)
 
     def _on_demand(self, record: Record) -> None:
         if record.value is not None:
@@ -302,7 +310,7 @@ class PlannerStage:
                 said = action.said
                 self._meters.add("sluice_announcements", self.name, said.state)
                 self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
-                key = f"{said.subject}@planner-{device}".encode()
+                key = f"{said.subject}{_FOR_DEVICE}{device}".encode()
                 post(topics.status, control.encode_announce(said, self._clock.wall()), key=key)
             case PutTable(name, table):
                 post(topics.policies, encode(table), key=encode_name(name))

@@ -40,6 +40,7 @@ from sluicegate.planner.control.events import (
     PlansRead,
     Readmit,
     SafeMode,
+    SafeModeRead,
     StandIn,
     Stopping,
     Sweep,
@@ -82,6 +83,7 @@ class World:
         settings: CoreSettings | None = None,
         work_topics: tuple[str, ...] = (),
         committed: Mapping[str, int] = MappingProxyType({"d1": 17}),
+        stands: Sequence[PlannerEvent] = (),
     ) -> None:
         self.work_topics, self.committed = work_topics, committed
         rules = ControllerSettings(device_timeout=TIMEOUT)
@@ -93,6 +95,8 @@ class World:
         self.out: list[Solve] = []
         if newest is not None:
             self.tell(PlanRead(newest))
+        for event in stands:
+            self.tell(event)
         self.tell(ClockRead(WALL + self.now))
         self.tell(LogReached())
 
@@ -582,6 +586,17 @@ def test_each_record_that_a_dead_device_left_is_decided_by_what_it_is() -> None:
     world.tell(Swept("d1"))
     world.run(11.0, "d0")
     assert plans(world.said)[-1].fences.get("d1", 46) == 46
+
+
+def test_safe_mode_of_the_leader_before_ends_once_its_device_is_back_and_ones_own_words_are_no_news() -> None:
+    there = DeviceHeard(DeviceSeen("d0", "cpu", "i"))
+    stands = (SafeModeRead("b", "d0", True), SafeModeRead("b", "d1", True), there)
+    world = World(newest=old_plan(d0="i"), work_topics=("d0", "d1"), stands=stands)
+    assert {*of(SafeMode, world.said)} == {SafeMode("b", "d0", False, "d0 is back")}
+    assert Sweep("d1") in world.run(0.5, "d0")
+    world.tell(SafeModeRead("a", "d1", True))
+    world.beat("d1", "j")
+    assert world.tell(SweepBegan("d1", 17, 17)) == [LetIn("d1"), SafeMode("b", "d1", False, "d1 is back")]
 
 
 def test_a_device_that_is_back_is_let_in_at_the_end_of_the_sweep_and_not_before() -> None:

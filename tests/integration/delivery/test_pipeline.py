@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import ExecutionError
 from sluicegate.domain.events import PlanPublished
 from sluicegate.domain.executor import Executed
@@ -16,7 +17,7 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import QueryKey
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.control.core import PlannerCore
-from sluicegate.planner.control.events import PlannerEvent
+from sluicegate.planner.control.events import PlannerEvent, SafeModeRead
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.serving.admission import AdmissionCore, AdmissionEvent
 from sluicegate.policies.serving.device_events import (
@@ -36,6 +37,7 @@ from sluicegate.stages.planner.stage import PlannerStage
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.stages.sink import OutcomeStore
 from sluicegate.streams import connect
+from sluicegate.streams.records import control
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
@@ -179,6 +181,16 @@ async def test_a_recorded_run_replays_to_identical_actions(system: Running) -> N
 
 
 async def test_what_a_planner_decided_replays_and_another_one_is_told_apart(system: Running) -> None:
+    producer = system.broker.producer()
+    await producer.start()
+    for key, state in (
+        (b"app:toy@planner-d7", "safe_mode"),
+        (b"app:toy", "safe_mode"),
+        (b"app:toy@planner-d8", "promise_kept"),
+    ):
+        said_before = control.encode_announce(Announce("app:toy", state, "by another planner"))
+        await (await producer.send(system.topics.status, said_before, key=key))
+    await producer.stop()
     for _ in range(20):
         await system.ask()
     await system.settled()
@@ -190,6 +202,8 @@ async def test_what_a_planner_decided_replays_and_another_one_is_told_apart(syst
     steps = list(read_steps(log, PlannerEvent))
     said = [action for _, _, actions in steps for action in actions]
     assert {"Write", "Lead", "Solve", "Publish", "WakeAt"} <= {action["is"] for action in said}
+    read = [event for event, _, _ in steps if isinstance(event, SafeModeRead)]
+    assert read == [SafeModeRead("toy", "d7", True), SafeModeRead("toy", "d8", False)]
     holder = next(action["value"]["lease"]["holder"] for action in said if action["is"] == "Write")
 
     def core(holder: str) -> PlannerCore:

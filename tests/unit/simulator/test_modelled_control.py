@@ -53,6 +53,7 @@ from sluicegate.planner.control.events import (
     PlansRead,
     Readmit,
     SafeMode,
+    SafeModeRead,
     StandIn,
     Sweep,
     SweepBegan,
@@ -336,6 +337,18 @@ def test_safe_mode_is_announced_by_the_planner_for_the_device() -> None:
     control, plant, _ = planned(once(NOTED, said))
     control.heard(NOTED, START + 1.0)
     assert plant.done == [(1.0, "announced", "planner-old", said.said.subject, said.said.state)]
+
+
+def test_what_planners_say_of_promises_is_read_by_all_and_by_who_starts_later() -> None:
+    said = SafeMode("a", "old", on=True, detail="x")
+    control, plant, heard = planned(once(NOTED, said), failures=(Failure("planner1", START + 2.0, START + 4.0),))
+    at(plant, 1.0, control, NOTED)
+    plant.timeline.run_until(START + 6.0)
+    assert heard.of(SafeModeRead) == [
+        (1.25, "planner0.1", SafeModeRead("a", "old", True)),
+        (1.25, "planner1.1", SafeModeRead("a", "old", True)),
+        (4.0, "planner1.2", SafeModeRead("a", "old", True)),
+    ]
 
 
 NAME = TableName(Shelf("a", "gpu", 0.25), 30.0)

@@ -78,6 +78,21 @@ def test_safe_mode_is_announced_once_for_a_promised_app_that_loses_a_query_and_e
     assert found.fences == {"d3": 45}
 
 
+def test_who_takes_over_ends_safe_mode_that_another_leader_announced_once_its_device_is_back() -> None:
+    found = Reclaiming(["p", "q", "r"])
+    for app, device in (("p", "d3"), ("r", "d3"), ("q", "d3"), ("q", "d4"), ("p", "d5")):
+        found.read(app, device, on=True)
+    found.read("r", "d3", on=False)
+    assert found.begin({}, {}) == []
+    found.dead("d3", NOW)
+    assert found.back(["d0", "d3", "d4"]) == [SafeMode("q", "d4", False, "d4 is back")], "d3 waits for its sweep"
+    assert found.back(["d4"]) == []
+    found.due(NOW)
+    found.absent("d3")
+    over = [SafeMode(app, "d3", False, "d3 is back") for app in ("p", "q")]
+    assert found.handle(SweepBegan("d3", 7, 7), NOW, WALL) == [LetIn("d3"), *over]
+
+
 @pytest.mark.parametrize("offsets", [(39,), (45,), (41, 41), (42, 41), (46,)])
 def test_records_are_told_once_in_order_and_below_the_fence(offsets: tuple[int, ...]) -> None:
     with pytest.raises(IllegalEventError, match=r"where .* to 45 is to be decided"):
