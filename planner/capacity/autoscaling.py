@@ -110,7 +110,8 @@ class Unit:
 
 
 def units(catalogue: Catalogue, device_type: str, quantile: Quantile = "p95") -> dict[str, Unit]:
-    """By app: the most accurate variant that has a batch within half the SLO on the device type, at its best batch.
+    """By app: the most accurate variant that has a batch within half the SLO on the device type, at its best batch, as
+    many of them at a time as a worker runs.
 
     Fewer workers could serve less accurate variants, and do while others start: the planner sees to that. Apps for
     which nothing is fast enough are left out: no number of workers helps them.
@@ -125,7 +126,7 @@ def units(catalogue: Catalogue, device_type: str, quantile: Quantile = "p95") ->
             fit = [(batch / seconds, batch, seconds) for batch, seconds in points if seconds <= app.slo / 2.0]
             if fit:
                 _, batch, seconds = max(fit)
-                found[app.name] = Unit(variant.name, batch, seconds, app.slo)
+                found[app.name] = Unit(variant.name, profile.executors * batch, seconds, app.slo)
                 break
     return found
 

@@ -1,5 +1,7 @@
 """How many workers a load wants: what one does at a time, where the load is going, for how long a number is kept."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -19,6 +21,7 @@ from sluicegate.planner.capacity.autoscaling import (
 )
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.capacity.cores import LoadRules, SpotRules
+from sluicegate.planner.problems.throughput import throughput
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 NOW = 6000.0
@@ -80,6 +83,14 @@ def test_a_worker_runs_the_most_accurate_variant_that_has_a_batch_within_half_th
     assert units(CATALOGUE, "cpu", "median") == {"a": Unit("a-b", 4, 0.25, 0.5)}
     assert units(CATALOGUE, "cpu") == {"a": Unit("a-b", 1, 0.2, 0.5)}
     assert units(CATALOGUE, "gpu") == {"c": Unit("c-only", 1, 0.01, 0.5)}
+
+
+def test_a_worker_that_runs_several_batches_at_a_time_counts_as_it_does_in_plans() -> None:
+    three = replace(CATALOGUE.profiles["a-b", "cpu"], executors=3)
+    several = Catalogue.of(CATALOGUE.apps.values(), CATALOGUE.variants.values(), [*CATALOGUE.profiles.values(), three])
+    assert units(several, "cpu", "median") == {"a": Unit("a-b", 12, 0.25, 0.5)}
+    assert units(several, "gpu") == {"c": Unit("c-only", 1, 0.01, 0.5)}
+    assert throughput(three, 0.25).qps == 12 / 0.25
 
 
 def test_containers_are_whole_batches_of_each_variant() -> None:
