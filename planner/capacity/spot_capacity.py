@@ -4,7 +4,8 @@ Rules.
 - Notices, grants and orders: ``procurement``. A device that was noticed is withdrawn, so that plans move its work to
   others while its worker finishes what it has; its worker is ended once it holds nothing ``settle`` seconds later, at
   the latest ``GRACE`` seconds before the deadline, or after ``LONGEST`` where no deadline presses.
-- Once a replacement is up and the old worker has ended, a worker is started there and the device comes back.
+- Once a replacement is up and the old worker has ended, a worker is started there and the device comes back. Where the
+  replacement is taken back before, the device stays away until the next one is up, and a worker on its start is ended.
 - A notice for a device that is unknown, or has no spot instance now, is told and ignored.
 - What is not noticed is paid as it is: spot devices from the start, all others on demand.
 - Where the provider cannot be reached it is asked again at the next look, and a worker that could not be started is
@@ -203,7 +204,7 @@ class SpotCapacity:
             case AskSpot() | OrderOnDemand():
                 return [action]
             case StopSending():
-                return self._drain(node, now)
+                return self._drain(node, now) or self._stays_away(node)
             case Redirect(_, kind):
                 self._deadlines.pop(node, None)
                 withdrawn = self._drain(node, now)
@@ -225,6 +226,16 @@ class SpotCapacity:
         self._start_again.discard(node)
         self._drains[node] = _Drain(now + self._settle, self._deadlines.get(node, now + LONGEST) - GRACE)
         return [Withdraw(node)]
+
+    def _stays_away(self, node: str) -> list[CapacityAction]:
+        """It was to come back on an instance that is taken back as well."""
+        drain = self._drains[node]
+        drain.bring = None
+        if not drain.bringing:
+            return []
+        self._start_again.discard(node)
+        drain.bringing = drain.ended = False
+        return [Stop(node)]
 
     def _drained(self, node: str, now: float) -> list[CapacityAction]:
         """What is next for a device that is drained."""

@@ -149,6 +149,38 @@ def test_a_worker_that_could_not_be_started_is_started_again_and_its_device_come
     assert Start("s") not in market.tell(Ticked(), 1.0)
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_device_whose_replacement_is_taken_back_while_its_worker_starts_comes_back_on_the_next(starts: bool) -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 120.0))
+    market.tell(SpotAnswered("s", True))
+    market.beat(SETTLE, 0)
+    market.tell(InstanceUp("s", Kind.SPOT), 1.0)
+    assert worth(market.tell(WorkerStopped("s"))) == [Start("s")]
+    assert worth(market.tell(Noticed("s", market.now + 90.0), 1.0)) == [AskSpot("s")], "it is still withdrawn"
+    assert worth(market.tell(SpotAnswered("s", False))) == [OrderOnDemand("s")]
+    market.tell(Ordered("s"))
+    assert worth(market.tell(WorkerStarted("s", starts), 1.0)) == [Stop("s")]
+    assert market.beat(1.0, 0) == []
+    assert worth(market.tell(WorkerStopped("s"), 1.0)) == []
+    assert Start("s") not in market.tell(Ticked(), 1.0)
+    assert worth(market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)) == [Release("s", Kind.SPOT), Start("s")]
+    assert worth(market.tell(WorkerStarted("s"), 1.0)) == [Restore("s", ON_DEMAND)]
+
+
+def test_no_worker_is_started_on_a_replacement_that_is_taken_back_before_the_old_worker_has_ended() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 120.0))
+    market.tell(SpotAnswered("s", True))
+    market.tell(InstanceUp("s", Kind.SPOT), 1.0)
+    market.tell(Noticed("s", market.now + 90.0), 1.0)
+    market.tell(SpotAnswered("s", True))
+    assert market.beat(SETTLE, 0) == [Stop("s")]
+    assert worth(market.tell(WorkerStopped("s"))) == []
+    assert worth(market.tell(InstanceUp("s", Kind.SPOT), 1.0)) == [Start("s")]
+    assert worth(market.tell(WorkerStarted("s"))) == [Restore("s", SPOT)]
+
+
 def test_a_worker_that_could_not_be_started_at_first_is_too_unless_its_instance_goes() -> None:
     for noticed in (False, True):
         market = Market(starts=False)
