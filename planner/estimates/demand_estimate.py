@@ -60,6 +60,8 @@ def demand_settings(options: Mapping[str, float], where: str) -> DemandSettings:
             raise ConfigurationError(f"{where}.{option}: {value}; give a positive number")
         if option in _WEIGHTS and value > 1.0:
             raise ConfigurationError(f"{where}.{option}: {value} is above 1; it is the weight of a new sample")
+        if option == "headroom_cap" and value < 1.0:
+            raise ConfigurationError(f"{where}.{option}: {value}; give 1 or more, plans are for the demand at least")
     return DemandSettings(**dict(options))
 
 

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import DemandCounted
-from sluicegate.planner.estimates.demand_estimate import DemandEstimator, DemandSettings
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator, DemandSettings, demand_settings
 
 
 def feed(estimator: DemandEstimator, rate_of: object, start: float, end: float, app: str = "a") -> float:
@@ -160,6 +161,14 @@ def test_headroom_and_dispersion_have_bounds() -> None:
         assert found.headroom == pytest.approx(headroom)
         assert estimator.estimate("never counted", 1001.5).qps == 0.5
     assert DemandEstimator(wild).estimate("never counted", 1001.5).headroom == pytest.approx(3.5)
+
+
+def test_a_cap_on_headroom_that_leaves_less_than_the_demand_is_refused_by_name() -> None:
+    told = r"planner\.estimate\.headroom_cap: 0\.99; give 1 or more"
+    with pytest.raises(ConfigurationError, match=told):
+        demand_settings({"headroom_floor": 0.5, "headroom_cap": 0.99}, "planner.estimate")
+    found = demand_settings({"headroom_floor": 0.5, "headroom_cap": 1.0}, "planner.estimate")
+    assert DemandEstimator(found).estimate("a", 1001.0).headroom == 1.0
 
 
 @pytest.mark.parametrize(
