@@ -2,10 +2,12 @@
 
 Rules: ``${NAME}`` is replaced from the environment first, an unset one is an error. ``--set`` changes a field by its
 dotted path (lists are searched by name or type: ``apps.bert.demand_qps=20``). ``--what-if demand.<app>=x2`` (or
-``=20``, ``=+5``) and ``--what-if pools.<type>=+1`` ask a second question beside the first.
+``=20``, ``=+5``) and ``--what-if pools.<type>=+1`` ask a second question beside the first. Of several entries of a name
+one is named by its place in the file, as answers call pools: ``pools.gpu#1``.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,16 +158,25 @@ def _holder(document: dict[str, Any], key: str) -> dict[str, Any]:
     parts = key.split(".")
     for i, part in enumerate(parts[:-1]):
         if isinstance(here, list):
-            found = [x for x in here if isinstance(x, dict) and part in (x.get("name"), x.get("type"))]
-            if not found:
-                names = ", ".join(str(x.get("name", x.get("type"))) for x in here if isinstance(x, dict))
-                raise InvalidInputError(".".join(parts[: i + 1]), f"there is no such entry; there are {names}")
-            here = found[0]
+            here = _entry(here, part, ".".join(parts[: i + 1]))
         elif isinstance(here, dict):
             here = here.setdefault(part, {})
     if not isinstance(here, dict):
         raise InvalidInputError(key, "names no field; use apps.<name>.<field>, pools.<type>.<field> or a top-level one")
     return here
+
+
+def _entry(entries: list[Any], name: str, where: str) -> Any:
+    """The one that ``name`` names."""
+    names = [str(x.get("name", x.get("type"))) if isinstance(x, dict) else "" for x in entries]
+    listed = Counter(names)
+    labels = [f"{called}#{i}" if listed[called] > 1 else called for i, called in enumerate(names)]
+    if name in labels:
+        return entries[labels.index(name)]
+    if name in listed:
+        ones = " or ".join(label for label, called in zip(labels, names, strict=True) if called == name)
+        raise InvalidInputError(where, f"there are {listed[name]} of this name; say which: {ones}")
+    raise InvalidInputError(where, f"there is no such entry; there are {', '.join(filter(None, labels))}")
 
 
 def _question(file: ProblemFile, folder: Path) -> Question:

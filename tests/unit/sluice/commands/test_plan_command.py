@@ -1,6 +1,7 @@
 """``sluice plan``: what it prints, what it refuses, and how."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.commands.offline import plan
+from sluicegate.sluice.offline.problem_file import read_question
 
 FIELDS = {"objective", "bound", "gap", "served_fraction", "placements", "solve_ms", "steps"}
 
@@ -133,6 +135,28 @@ TWO_POOLS = (
     "--set",
     "pools=[{type: cpu, count: 2, price: 1.0}, {type: cpu, count: 2, price: 0.25, spot: true}]",
 )
+
+
+@pytest.mark.parametrize(
+    ("option", "key", "ones"),
+    [
+        ("--what-if", "demand.words=x2", "words#1 or words#2"),
+        ("--what-if", "pools.gpu=+2", "gpu#1 or gpu#2"),
+        ("--set", "apps.words.slo_ms=50", "words#1 or words#2"),
+    ],
+)
+def test_of_several_entries_of_a_name_none_is_changed_until_one_is_named(option: str, key: str, ones: str) -> None:
+    assert ones in run("--problem", str(EXAMPLES / "two-apps.yaml"), option, key, code=2)
+    none = read_question(EXAMPLES / "two-apps.yaml").problem
+    one = read_question(
+        EXAMPLES / "two-apps.yaml", ["apps.words#2.slo_ms=50"], ["demand.words#1=x2", "pools.gpu#2=+2"]
+    ).problem
+    assert [(d.app, d.qps, d.slo) for d in none.demands[1:]] == [("words", 200.0, 0.1), ("words", 100.0, 0.1)]
+    assert [(d.app, d.qps, d.slo) for d in one.demands[1:]] == [("words", 400.0, 0.1), ("words", 100.0, 0.05)]
+    assert [Counter(d.spot for d in p.devices if d.type == "gpu") for p in (none, one)] == [
+        {False: 1, True: 2},
+        {False: 1, True: 4},
+    ]
 
 
 def used(found: dict[str, Any]) -> dict[str, int]:
