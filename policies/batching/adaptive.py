@@ -151,6 +151,8 @@ class AdaptiveBatching(GreedySpread):
             self._gaps.add(gap)
         self._last = now
         recent = self._recent
+        while recent and recent[-1] > now:
+            recent.pop()
         recent.append(now)
         since = now - RATE_WINDOW * self.slo
         while recent[0] < since:

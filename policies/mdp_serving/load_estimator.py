@@ -19,14 +19,17 @@ class LoadWindow:
 
     def add(self, now: float, rows: int) -> None:
         """``rows`` came at ``now``."""
-        self._arrivals.append((now, rows))
+        arrivals = self._arrivals
+        while arrivals and arrivals[-1][0] > now:  # a clock may be set back
+            self._rows -= arrivals.pop()[1]
+        arrivals.append((now, rows))
         self._rows += rows
+        self._forget(now)
 
     def rate(self, now: float) -> float:
         """Rows a second; 0 where none came in the window."""
+        self._forget(now)
         arrivals = self._arrivals
-        while arrivals and arrivals[0][0] < now - self.window:
-            self._rows -= arrivals.popleft()[1]
         if not arrivals:
             return 0.0
         first, rows = arrivals[0]
@@ -35,3 +38,8 @@ class LoadWindow:
         if span <= 0.0:
             return self._rows / self.window
         return min((self._rows - rows) / span, since)
+
+    def _forget(self, now: float) -> None:
+        arrivals = self._arrivals
+        while arrivals and arrivals[0][0] < now - self.window:
+            self._rows -= arrivals.popleft()[1]

@@ -179,6 +179,8 @@ class SlackBlend(AccuracyFirst):
     def margin(self, query: Query, now: float) -> float:
         """``share`` of the SLO times a power of the load."""
         recent = self._recent
+        while recent and recent[-1] > now:  # a clock may be set back
+            recent.pop()
         recent.append(now)
         while recent[0] < now - RATE_WINDOW:
             recent.popleft()

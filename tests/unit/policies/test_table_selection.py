@@ -314,6 +314,17 @@ def test_the_rate_is_that_of_the_gaps_and_of_the_window_where_there_is_none() ->
     assert load.rate(70.875) == 0.0
 
 
+def test_the_window_keeps_no_arrivals_that_it_is_past_nor_any_from_before_a_clock_was_set_back() -> None:
+    load = LoadWindow(0.5)
+    for i in range(200):
+        load.add(900.0 + i / 4, 3)
+    assert len(load._arrivals) == 3, "though nobody asks for the rate"
+    for i in range(4):
+        load.add(70.0 + i / 4, 2)
+    assert [at for at, _ in load._arrivals] == [70.25, 70.5, 70.75]
+    assert load.rate(70.75) == 8.0
+
+
 def test_what_went_to_others_is_what_was_counted_since_our_last_query_and_what_came_since_by_the_load() -> None:
     turns = Turns()
     assert turns.elsewhere(0.0, 70.0) == 0, "nothing was told, and nothing comes"

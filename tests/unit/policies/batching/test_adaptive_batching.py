@@ -323,3 +323,11 @@ def test_a_clock_that_is_set_back_by_minutes_counts_as_one_that_stands_still() -
         loaded(policy, [now + 0.02], now)
         assert offered(policy, now)[0] == ["0", "0"]
     assert set_back._usual == stood._usual
+
+
+def test_arrivals_from_before_a_clock_was_set_back_are_forgotten() -> None:
+    policy = AdaptiveBatching()
+    policy.handle(hosting(0.4, LINEAR), 0.0)
+    for now in (900.0, 900.05, 900.1, 70.0, 70.05, 70.3, 70.35):
+        loaded(policy, [now + 0.4], now)
+    assert list(policy._recent) == [70.3, 70.35]

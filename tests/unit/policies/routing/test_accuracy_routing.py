@@ -183,6 +183,18 @@ def test_the_blend_sees_the_same_load_in_a_part_of_the_queries() -> None:
     assert margins[0] > 0.1
 
 
+def test_after_a_clock_is_set_back_the_blend_sees_the_load_there_is_and_keeps_no_more_of_what_came() -> None:
+    stands, set_back = two("slack-blend"), two("slack-blend")
+    for router, first in ((stands, 70.0), (set_back, 900.0)):
+        for i in range(400):
+            sent(router, first + i / 1000, slo=0.011)
+        for i in range(20):
+            sent(router, 80.0 + i / 10, slo=0.011)
+    margins = [router.margin(Query("1", "a", 82.0, 82.2), 82.0) for router in (stands, set_back)]
+    assert margins[1] == margins[0] > 0.0
+    assert len(set_back._recent) == len(stands._recent) < 10
+
+
 def test_of_many_alike_some_are_looked_at_in_turn_and_all_are_used() -> None:
     many = AccuracyFirst("a")
     hosts = tuple((f"d{i:02}", 0.9, SLOW) for i in range(19))
