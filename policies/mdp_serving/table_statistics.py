@@ -78,9 +78,10 @@ class Observing:
         sums.on_time += on_time
         sums.accuracy_sum += on_time * hosted.accuracy
         sums.accuracy_squares += on_time * hosted.accuracy**2
-        profiled, took = hosted.curve.seconds[run.rows - 1], now - self.began - self._guard
-        if len(sums.ratios) < _MOST_RATIOS:
-            sums.ratios.append(max(took, 0.0) / profiled)
+        seconds, took = hosted.curve.seconds, now - self.began - self._guard
+        # An app that was registered again may be hosted for smaller batches than the one that ran.
+        if run.rows <= len(seconds) and len(sums.ratios) < _MOST_RATIOS:
+            sums.ratios.append(max(took, 0.0) / seconds[run.rows - 1])
 
     def missed(self, rows: int) -> None:
         """A query was given up or expired."""

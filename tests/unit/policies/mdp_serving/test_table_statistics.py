@@ -132,3 +132,13 @@ def test_so_many_ratios_are_told_and_no_more() -> None:
         seen.finished(run(query("q", 50.0, 99)), HOSTED, 50.0 + 8 * TICK)
     (told,) = seen.take(51.0)
     assert (told.ratios, told.queries) == ((1.0,) * 64, 70)
+
+
+def test_a_batch_larger_than_any_that_is_hosted_by_then_counts_and_tells_nothing_of_latencies() -> None:
+    seen = Observing(GUARD)
+    seen.under(table(10.0), 50.0)
+    seen.began = 50.0
+    seen.finished(run(*[query(f"q{i}", 50.0, 99) for i in range(4)]), HOSTED, 50.0 + 20 * TICK)
+    seen.finished(run(query("q4", 50.0, 99, 3)), HOSTED, 50.0 + 20 * TICK)
+    (told,) = seen.take(51.0)
+    assert (told.queries, told.on_time, told.ratios) == (7, 7, (1.0,))
