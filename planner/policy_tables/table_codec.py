@@ -109,6 +109,8 @@ def _check(table: SelectionTable) -> None:
         counted = name in _POSITIVE or name.startswith("slowdown.")
         if counted and (isinstance(value, str) or not 0.0 < value < math.inf):
             raise InvalidInputError(f"table.assumptions.{name}", f"is {value!r:.60}, no number above 0; {_REMEDY}")
+    if not (table.share <= 1.0 and 1.0 / table.share < math.inf):
+        raise InvalidInputError("table.assumptions.share", f"is {table.share}, no part of the queries; {_REMEDY}")
     for code in set(table.actions):
         if code != DROP and code >= len(table.variants):
             raise InvalidInputError("table.actions", f"name variant {code} of {len(table.variants)}; {_REMEDY}")

@@ -16,6 +16,7 @@ Rules.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isclose
@@ -102,6 +103,8 @@ class TableSelection(EarlyDrop):
         self._codes: tuple[Hosted | None, ...] = ()
         self._by_load: tuple[SelectionTable, ...] = ()
         self.use(tables)
+        if any(t.workers != self.workers for t in self._tables if self._is_mine(t)):
+            raise ConfigurationError("table selection: tables are for different numbers of workers; give one library")
 
     @override
     def handle(self, event: BatchingEvent | TablesChanged, now: float) -> list[StationAction]:
@@ -221,14 +224,17 @@ class TableSelection(EarlyDrop):
         self._adopt()
 
     def _adopt(self) -> None:
-        """Of all tables, those of the app and SLO class that is served here; one without an app's name is for any."""
-        mine = (t for t in self._tables if self._is_mine(t))
-        self._by_load = tuple(sorted(mine, key=lambda t: t.qps))
+        """Of all tables, those of the app and SLO class that is served here; one without an app's name is for any.
+
+        A planner's are for one number of workers. Where others came among them, the number that most are for counts,
+        and of equals the least: such tables leave each worker the most to do.
+        """
+        mine = [t for t in self._tables if self._is_mine(t)]
+        listed = Counter(t.workers for t in mine)
+        self.workers = min(listed, key=lambda workers: (-listed[workers], workers), default=1)
+        self._by_load = tuple(sorted((t for t in mine if t.workers == self.workers), key=lambda t: t.qps))
         self._loads = [t.qps for t in self._by_load]
-        self.workers = self._by_load[0].workers if self._by_load else 1
         self._share = self._by_load[0].share if self._by_load else 1.0
-        if any(t.workers != self.workers for t in self._by_load):
-            raise ConfigurationError("table selection: tables are for different numbers of workers; give one library")
         self.table = None
 
     def _is_mine(self, table: SelectionTable) -> bool:

@@ -1,5 +1,7 @@
 """Selection tables on the control topic, as events of a device's core."""
 
+from math import isclose
+
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.planner.policy_tables.keys import decode_name
 from sluicegate.planner.policy_tables.table_codec import decode
@@ -14,4 +16,6 @@ def table_came(record: Record) -> TableCame:
     table = None if record.value is None else decode(record.value)
     if table is not None and (table.app, table.worker_class, table.qps) != (shelf.app, shelf.worker_class, name.qps):
         raise InvalidInputError("table", f"is of {table.app}, {table.worker_class}; its key says {name}")
+    if table is not None and not isclose(table.slo_class, shelf.slo):
+        raise InvalidInputError("table", f"is for an SLO of {table.slo_class:g} s; its key says {name}")
     return TableCame(shelf.app, shelf.worker_class, shelf.slo, name.qps, table)

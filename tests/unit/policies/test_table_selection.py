@@ -161,6 +161,22 @@ def test_tables_for_different_numbers_of_workers_do_not_mix() -> None:
         TableSelection(tables=(FRUGAL, table(10.0, [[0, 0, 0]], workers=2)))
 
 
+def test_of_tables_that_came_for_other_numbers_of_workers_those_that_most_are_for_count_and_of_equals_the_least() -> (
+    None
+):
+    rows = [[0, 0, 0]]
+    two, three = (
+        [table(qps, rows, workers=2) for qps in (10.0, 90.0)],
+        [table(qps, rows, workers=3) for qps in (5.0, 40.0)],
+    )
+    policy = TableSelection(tables=two)
+    policy.handle(TablesChanged("a", (*three, *two)), 70.0)
+    policy.handle(HostingChanged("a", (SMALL, LARGE), SLO), 70.0)
+    assert (policy.workers, [t.qps for t in policy.tables]) == (2, [10.0, 90.0])
+    policy.handle(TablesChanged("a", (*two, table(70.0, rows, workers=3), *three)), 70.0)
+    assert (policy.workers, [t.qps for t in policy.tables]) == (3, [5.0, 40.0, 70.0])
+
+
 @pytest.mark.parametrize("options", [{"window_s": 0.0}, {"tolerance": -1.0}, {"qps": float("nan")}])
 def test_bad_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="table selection"):

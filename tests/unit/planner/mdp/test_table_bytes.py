@@ -51,6 +51,7 @@ def test_a_table_at_its_bounds_is_taken() -> None:
     assert decode(packed(qps=0)).qps == 0.0
     assert decode(packed(workers=1)).workers == 1
     assert decode(packed(assumptions={"share": 1e-9, "slowdown.v": 1.5, "grid": "100", "arrival_shape": -1})).share
+    assert decode(packed(assumptions={"share": 1.0})).share == 1.0
     maximal = decode(packed(TABLE.actions, maximal=True))
     assert (maximal.actions, maximal.batches) == (TABLE.actions, b"")
     phased = decode(packed(phases=2, slacks=[0, 0.1, 0.25], content=TABLE.actions + bytes([1] * 6)))
@@ -80,6 +81,8 @@ def test_what_is_no_time_or_load_is_refused(name: str, value: float | str) -> No
         ({"variants": ["v"]}, "name variant 1 of 1"),
         ({"assumptions": {"share": "inf"}}, "is 'inf', no number above 0"),
         ({"assumptions": {"slo_class": 0}}, "is 0, no number above 0"),
+        ({"assumptions": {"share": 1.01}}, r"share: is 1\.01, no part of the queries"),
+        ({"assumptions": {"share": 1e-320}}, r"share: is 1e-320, no part of the queries"),
         ({"cells": 0}, r"0 is not in 1\.\.8388608"),
         ({"cells": 8388609}, r"8388609 is not in 1\.\.8388608"),
         ({"cells": 8388608}, "hold 12 bytes instead of 16777216"),

@@ -340,6 +340,14 @@ def test_a_malformed_record_is_refused(tables: list[SelectionTable], key: bytes)
         table_came(record(tables[0], TableName(Shelf("b", "cpu", 0.1), 20.0)))
 
 
+def test_a_table_of_another_slo_class_than_its_key_says_is_refused(tables: list[SelectionTable]) -> None:
+    with pytest.raises(InvalidInputError, match=r"table: is for an SLO of 0\.1 s; its key says .*slo=0\.25"):
+        table_came(record(tables[0], TableName(replace(SHELF, slo=0.25), 20.0)))
+    unsaid = {name: value for name, value in tables[0].assumptions.items() if name != "slo_class"}
+    with pytest.raises(InvalidInputError, match=r"is for an SLO of 0\.09 s"):
+        table_came(record(replace(tables[0], assumptions=unsaid)))
+
+
 @pytest.mark.parametrize("name", ["share", "slo_class", "slowdown.small"])
 @pytest.mark.parametrize("value", [0.0, -1.0, "much"])
 def test_assumptions_that_workers_count_with_must_be_numbers_above_0(
