@@ -80,7 +80,8 @@ class Engine:
     def __init__(self, system: SystemModel, rng: Generator, observers: Sequence[Observer] = ()) -> None:
         timing = system.timing
         self.timeline = Timeline(-timing.warm_up)
-        self._watch = PromiseWatch(system.apps)
+        registry = system.registry or (Registration(at=0.0, served=system.catalogue),)
+        self._watch = PromiseWatch([change.served.apps.values() for change in registry])
         self.ledger = Ledger(system.catalogue, (*observers, self._watch) if self._watch.watches else observers)
         self._load = PromisedArrivals(system.load, rng.spawn(1)[0]) if system.load is not None else None
         self._system = system
@@ -96,7 +97,7 @@ class Engine:
             slow_factor=system.slow_factor,
         )
         self.instances: dict[str, Instance] = {}
-        first, *self._later = system.registry or (Registration(at=0.0, served=system.catalogue),)
+        first, *self._later = registry
         self._served = first.served
         self._known = KnownCatalogue(first.served) if self._later else first.served
         self._bound = set(system.rules.bound)
@@ -191,6 +192,7 @@ class Engine:
         self._bound -= served.apps.keys() - promised
         self._bound |= promised
         self.ledger.registered(served)
+        self._watch.registered(served.apps.values())
         for device in self._devices.values():
             device.registered(served.registered, now)
         for app, router in self._by_app.items():

@@ -208,7 +208,15 @@ def together(runs: Sequence[Run]) -> dict[str, Any]:
     bounds = [run.bound for run in runs if run.bound is not None]
     if bounds:
         result["bound"] = mean_bound(bounds)
+    counted = [asdict(run.promises) for run in runs if run.promises is not None]
+    if counted:
+        result = {"promises": {name: _mean_count([one[name] for one in counted]) for name in counted[0]}, **result}
     return {**result, "seeds": [run.seed for run in runs], "ci95": half}
+
+
+def _mean_count(counts: Sequence[int]) -> float:
+    """A whole number where all are one."""
+    return counts[0] if len(set(counts)) == 1 else float(np.mean(counts))
 
 
 def mean_bound(bounds: Sequence[Bound]) -> dict[str, Any]:

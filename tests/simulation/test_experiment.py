@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from sluicegate.simulator.promise_watch import PromiseFigures
 from sluicegate.simulator.scenario import overridden, read_scenario, scenario_of
 from sluicegate.simulator.scenario.experiment import Run, run_once, together
 from sluicegate.sluice.main import app, register_all
@@ -154,7 +156,14 @@ def test_means_over_seeds_carry_their_intervals() -> None:
     runs = [_small(**{"traces.qps": [50, 60], "duration_s": 10})] * 2
     figures = together(runs)
     assert figures["ci95"]["violation_ratio"] == 0.0
-    assert figures["violation_ratio"] == runs[0].summary.violation_ratio
+    assert figures["violation_ratio"] == runs[0].summary.violation_ratio and "promises" not in figures
+
+
+def test_what_was_promised_is_counted_over_seeds_too() -> None:
+    first = replace(_small(**{"traces.qps": [50, 60], "duration_s": 5}), promises=PromiseFigures(100, 3, 5, 4, 2))
+    second = replace(first, seed=8, promises=PromiseFigures(100, 5, 8, 6, 2))
+    means = {"queries": 100, "rejected": 4.0, "misses": 6.5, "broken_windows": 5.0, "announced": 2}
+    assert together([first, second])["promises"] == means
 
 
 @pytest.mark.thorough

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.models.app import QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.simulator.engine.engine import Engine
+from sluicegate.simulator.promise_watch import PromiseFigures
 from sluicegate.simulator.scenario import build, overridden, read_scenario, scenario_of, source_of
 
 SMALL = Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "small.yaml"
@@ -26,6 +28,13 @@ class Kept:
 
 
 def run(apps: dict[str, Any], registrations: list[dict[str, Any]], **changes: Any) -> Found:
+    """How queries ended."""
+    return watched(apps, registrations, **changes)[0]
+
+
+def watched(
+    apps: dict[str, Any], registrations: list[dict[str, Any]], **changes: Any
+) -> tuple[Found, PromiseFigures | None]:
     """Sixty seconds of both apps at a steady rate, 36/s of images and 24/s of words."""
     document = {
         **read_scenario(SMALL, {}),
@@ -42,8 +51,8 @@ def run(apps: dict[str, Any], registrations: list[dict[str, Any]], **changes: An
     system = build(scenario, lambda: 0.0)
     kept = Kept()
     source = source_of(scenario, system.catalogue, np.random.default_rng(5))
-    Engine(system, np.random.default_rng(5), [kept]).run(source)
-    return kept.by_app
+    result = Engine(system, np.random.default_rng(5), [kept]).run(source)
+    return kept.by_app, result.promises
 
 
 def between(outcomes: list[Outcome], start: float, end: float) -> list[Outcome]:
@@ -91,6 +100,42 @@ def test_a_new_version_has_its_variants_its_time_and_its_promise_from_then_on() 
     assert Counter(o.variant for o in between(found["words"], 0, 60)).keys() <= {"words-small", "words-large"}
     best = {round(o.best_accuracy, 6) for o in second}
     assert best == {0.83}
+
+
+CONTROL_S = 0.003
+
+
+def test_promises_are_counted_of_strict_queries_alone_and_as_they_are_registered() -> None:
+    """One in a hundred asks as best effort. "images" is promised something until 40 s, "words" from 20 s on and less of
+    it from 45 s on; two of three devices fail in turn, so that both miss all along."""
+    wish = {"queries": [{"share": 0.01, "class": "best_effort"}]}
+    promises = {
+        "images": [(-np.inf, (1, 2)), (40.0, None)],
+        "words": [(-np.inf, None), (20.0, (0, 1)), (45.0, (3, 8))],
+    }
+    asked = {app: {**wish, **_asked(since[0][1])} for app, since in promises.items()}
+    changes = [{"at_s": at, "app": app, **_asked(pair)} for app, since in promises.items() for at, pair in since[1:]]
+    failures = [{"device": f"cpu{n % 2}", "at_s": 3.0 + 4 * n, "until_s": 6.0 + 4 * n} for n in range(14)]
+    few = {"devices": [{"type": "cpu", "count": 3}], "policies.batching": "eager"}
+    found, counted = watched(asked, changes, **few, **{"simulation.failures": failures})
+    assert counted is not None
+    broken = Counter[tuple[str, tuple[int, int] | None]]()
+    strict = {app: [o for o in ends if o.query_class is QueryClass.STRICT] for app, ends in found.items()}
+    assert all(0 < len(found[app]) - len(ends) < 0.02 * len(found[app]) for app, ends in strict.items())
+    for app, ends in strict.items():
+        stream = sorted(ends, key=lambda o: o.sequence)
+        for end, outcome in enumerate(stream, 1):
+            pair = [pair for at, pair in promises[app] if at + CONTROL_S <= outcome.at][-1]
+            if pair is not None and outcome.miss:
+                broken[app, pair] += sum(o.miss for o in stream[max(0, end - pair[1]) : end]) > pair[0]
+    assert len(broken) == 3 and min(broken.values()) > 5, broken
+    assert counted.broken_windows == broken.total() >= counted.announced > 0
+    assert (counted.queries, counted.rejected) == (sum(map(len, strict.values())), 0)
+    assert counted.misses == sum(o.miss for ends in strict.values() for o in ends)
+
+
+def _asked(pair: tuple[int, int] | None) -> dict[str, Any]:
+    return {"promise": {"weakly_hard": [{"m": pair[0], "k": pair[1]}]} if pair else {}}
 
 
 @pytest.mark.parametrize(
