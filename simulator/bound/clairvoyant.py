@@ -26,9 +26,7 @@ from sluicegate.simulator.arrivals.sampling import ArrivalSource, collect
 from sluicegate.simulator.bound.batch_chances import chances_of
 from sluicegate.simulator.bound.fleet_capacity import Fleet
 from sluicegate.simulator.bound.priced_time import Asked, Floats, Way, most_value
-from sluicegate.simulator.engine.service_times import ServiceTimes
-from sluicegate.simulator.engine.system_model import SystemModel
-from sluicegate.simulator.engine.varied_queries import varieties
+from sluicegate.simulator.engine.system_model import Draws, SystemModel
 
 INTERVALS = 400
 """Of a trace, about: more are tried for nothing, the bound hardly falls."""
@@ -121,8 +119,7 @@ def _ways(system: SystemModel, fleet: Fleet, each: _Alike, *, certain: bool) -> 
 
 def _windows(system: SystemModel, arrivals: Mapping[str, Floats], rng: Generator) -> dict[str, tuple[Floats, Floats]]:
     """By app: arrivals, and seconds from each to its deadline; 0 where it is refused for its app is not known."""
-    ServiceTimes(system.catalogue, system.service, rng)  # in the engine it takes what it draws from first
-    varied = varieties(system.lengths, system.asked, rng)
+    varied = Draws.of(system, rng).varieties
     found: dict[str, tuple[Floats, Floats]] = {}
     for app in system.apps:
         times = arrivals[app.name]

@@ -66,11 +66,9 @@ from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.engine.device_model import DeviceModel, SimulatedDevice
 from sluicegate.simulator.engine.faults import hits
 from sluicegate.simulator.engine.ledger import ConservationError, Ledger, Observer
-from sluicegate.simulator.engine.service_times import ServiceTimes
 from sluicegate.simulator.engine.slice_model import SliceModel
-from sluicegate.simulator.engine.system_model import Registration, RunResult, SystemModel
+from sluicegate.simulator.engine.system_model import Draws, Registration, RunResult, SystemModel
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
-from sluicegate.simulator.engine.varied_queries import VariedHop, varieties
 from sluicegate.simulator.promise_watch import PromiseWatch
 
 
@@ -83,19 +81,12 @@ class Engine:
         registry = system.registry or (Registration(at=0.0, served=system.catalogue),)
         self._watch = PromiseWatch([change.served.apps.values() for change in registry])
         self.ledger = Ledger(system.catalogue, (*observers, self._watch) if self._watch.watches else observers)
-        self._load = PromisedArrivals(system.load, rng.spawn(1)[0]) if system.load is not None else None
+        draws = Draws.of(system, rng)
+        self._load, self._hop, self._service, self._varieties = draws.load, draws.hop, draws.service, draws.varieties
         self._system = system
         self._timing = timing
         self._to_router = timing.to_router
         self._to_device = timing.to_device
-        self._hop = VariedHop(timing.to_device, timing.spread, rng) if timing.spread else None
-        self._service = ServiceTimes(
-            system.catalogue,
-            system.service,
-            rng,
-            slow_probability=system.slow_probability,
-            slow_factor=system.slow_factor,
-        )
         self.instances: dict[str, Instance] = {}
         first, *self._later = registry
         self._served = first.served
@@ -127,7 +118,6 @@ class Engine:
         self._alarms = {router: Alarm(self.timeline, partial(self._woke, router)) for router in self._routers}
         self._by_app = {router.app.name: router for router in self._routers}
         self._serial = [0] * len(self._routers)
-        self._varieties = varieties(system.lengths, system.asked, rng)
         self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def run(self, source: ArrivalSource) -> RunResult:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from numpy.random import Generator
+
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.fold import Summary
 from sluicegate.domain.models.app import App
@@ -11,12 +13,12 @@ from sluicegate.policies.serving.admission import AdmissionRules
 from sluicegate.policies.serving.router import RouterRules
 from sluicegate.policies.serving.slices import DeviceRules
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.simulator.arrivals.promised_load import PromisedLoad
+from sluicegate.simulator.arrivals.promised_load import PromisedArrivals, PromisedLoad
 from sluicegate.simulator.engine.control_plane import ControlPlane
 from sluicegate.simulator.engine.faults import Faults
-from sluicegate.simulator.engine.service_times import ServiceMode
+from sluicegate.simulator.engine.service_times import ServiceMode, ServiceTimes
 from sluicegate.simulator.engine.slice_model import SharingModel
-from sluicegate.simulator.engine.varied_queries import OwnWish
+from sluicegate.simulator.engine.varied_queries import OwnWish, VariedHop, Variety, varieties
 from sluicegate.simulator.promise_watch import PromiseFigures
 
 
@@ -78,6 +80,34 @@ class SystemModel:
     exclusive_loads: bool = False
     timing: Timing = field(default_factory=Timing)
     faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """What chance decides in a run. Each takes a generator of its own from the run's, in a fixed order: who makes them
+    anew from an equal one, as the bound does, draws the same."""
+
+    load: PromisedArrivals | None
+    hop: VariedHop | None
+    service: ServiceTimes
+    varieties: Mapping[str, Variety]
+
+    @staticmethod
+    def of(system: SystemModel, rng: Generator) -> "Draws":
+        """Those of ``system``."""
+        timing = system.timing
+        return Draws(
+            load=PromisedArrivals(system.load, rng.spawn(1)[0]) if system.load is not None else None,
+            hop=VariedHop(timing.to_device, timing.spread, rng) if timing.spread else None,
+            service=ServiceTimes(
+                system.catalogue,
+                system.service,
+                rng,
+                slow_probability=system.slow_probability,
+                slow_factor=system.slow_factor,
+            ),
+            varieties=varieties(system.lengths, system.asked, rng),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

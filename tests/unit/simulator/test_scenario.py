@@ -244,6 +244,28 @@ def test_a_run_is_bounded_and_drawn_where_that_is_asked_for() -> None:
     assert replace(asked, bound=None, series=None) == plain and plain.promises is None
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_the_bound_is_of_the_wishes_that_the_run_draws(spread: float) -> None:
+    """Half the queries of "a" and a fifth of those of "b" ask for what nothing can do; all others are in time."""
+    quick = {"accuracy": 0.9, "latency_ms": {"cpu": {1: 5, 8: 10}}}
+    document = _document(
+        duration_s=2,
+        apps={
+            "a": {"slo_ms": 500, "queries": [{"share": 0.5, "latency_ms": 6}]},
+            "b": {"slo_ms": 400, "queries": [{"share": 0.2, "latency_ms": 4}]},
+        },
+        catalogue={"variants": [{"name": f"{app}-v", "app": app, **quick} for app in "ab"]},
+        devices=[{"type": "cpu", "count": 8}],
+        policies={"batching": "eager"},
+        traces={"qps": [20, 20], "generator": {"noise": 0, "spikes": 0}},
+        simulation={"to_device_ms": 2, "hop_spread_ms": spread},
+    )
+    for seed in range(2):
+        run = run_once(scenario_of(document), seed, lambda: 0.0, with_bound=True)
+        assert run.bound is not None and run.bound.certain
+        assert 0.0 < run.bound.violation_ratio == pytest.approx(run.summary.violation_ratio, abs=1e-9)
+
+
 def test_confidence_intervals_are_students() -> None:
     mean, half = mean_and_half_width([1.0, 2.0, 3.0, float("nan")])
     assert mean == 2.0
