@@ -91,7 +91,7 @@ def _bound(system: SystemModel, alike: Sequence[_Alike], queries: int, interval:
     return Bound(
         violation_ratio=max(0.0, 1.0 - most(dict.fromkeys(accuracy, 1.0))) if queries else 0.0,
         right_in_time=alone * of_best if alone else most(accuracy),
-        relative_right_in_time=of_best,
+        relative_right_in_time=min(1.0, of_best),
         certain=certain,
     )
 
@@ -106,8 +106,10 @@ def _ways(system: SystemModel, fleet: Fleet, each: _Alike, *, certain: bool) -> 
     """By variant and kind of slice: worth the chance to be in time."""
     found: list[tuple[str, Way]] = []
     length = min(system.lengths.get(each.app, ()), default=0)
+    ever = {name for change in system.registry for name in change.served.variants} or system.catalogue.variants.keys()
+    variants = [variant for variant in system.catalogue.of_app(each.app) if variant.name in ever]
     for kind in fleet.kinds:
-        for variant in system.catalogue.of_app(each.app):
+        for variant in variants:
             profile = fleet.profile(variant.name, kind)
             if profile is None:
                 continue

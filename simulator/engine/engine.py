@@ -79,8 +79,10 @@ class Engine:
         timing = system.timing
         self.timeline = Timeline(-timing.warm_up)
         registry = system.registry or (Registration(at=0.0, served=system.catalogue),)
+        first, *self._later = registry
         self._watch = PromiseWatch([change.served.apps.values() for change in registry])
         self.ledger = Ledger(system.catalogue, (*observers, self._watch) if self._watch.watches else observers)
+        self.ledger.registered(first.served)
         draws = Draws.of(system, rng)
         self._load, self._hop, self._service, self._varieties = draws.load, draws.hop, draws.service, draws.varieties
         self._system = system
@@ -88,7 +90,6 @@ class Engine:
         self._to_router = timing.to_router
         self._to_device = timing.to_device
         self.instances: dict[str, Instance] = {}
-        first, *self._later = registry
         self._served = first.served
         self._known = KnownCatalogue(first.served) if self._later else first.served
         self._bound = set(system.rules.bound)

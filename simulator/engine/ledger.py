@@ -24,7 +24,11 @@ class Observer(Protocol):
 
 
 class Ledger:
-    """Opens queries, ends them, folds their outcomes. ``observers`` see each outcome too."""
+    """Opens queries, ends them, folds their outcomes. ``observers`` see each outcome too.
+
+    ``catalogue``: all that there ever is. The best variant of an app is that of those registered; an answer of a better
+    one, which is registered no more, counts as the best.
+    """
 
     __slots__ = ("_accuracy", "_best", "_observers", "_scratch", "closed", "fold", "open", "opened")
 
@@ -85,7 +89,7 @@ class Ledger:
             still_open.remove(query)
         self.closed += len(queries)
         accuracy = self._accuracy[variant] if variant else 0.0
-        self.fold.count(queries, kind, now, variant, accuracy, self._best[queries[0].app])
+        self.fold.count(queries, kind, now, variant, accuracy, max(accuracy, self._best[queries[0].app]))
 
     def _show(self, queries: Sequence[Query], waited_until: float, now: float) -> None:
         outcome = self._scratch
@@ -97,7 +101,7 @@ class Ledger:
             outcome.queue_s = waited_until - query.arrival
             outcome.deadline = query.deadline
             outcome.query_class = query.query_class
-            outcome.best_accuracy = self._best[query.app]
+            outcome.best_accuracy = max(outcome.accuracy, self._best[query.app])
             outcome.stream = query.stream
             outcome.sequence = query.sequence
             for observer in self._observers:

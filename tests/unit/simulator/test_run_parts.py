@@ -271,6 +271,12 @@ def test_books_tell_each_end_whole_and_nothing_of_the_one_before() -> None:
     ledger.registered(served)
     ledger.ended(next(iter(ledger.open)), OutcomeKind.EXPIRED, START + 1.0)
     assert (seen.outcomes[-1].best_accuracy, ledger.opened, ledger.closed) == (0.4, 4, 4)
+    ledger.registered(Catalogue.of([App(name="a", slo=0.2)], [Variant(name="a-s", app="a", accuracy=0.6)], []))
+    for number, variant in ((5, "a-s"), (6, "a-l")):
+        ledger.begin(query := Query(str(number), "a", START, START + 2.0))
+        ledger.answered(Run(variant, (query,), 1), (query,), START + 1.0, START + 1.1, ("e", "whole", "aimd"))
+    assert [(o.accuracy, o.best_accuracy) for o in seen.outcomes[-2:]] == [(0.6, 0.6), (0.8, 0.8)]
+    assert ledger.fold.summary().per_app["a"]["relative_accuracy"] == pytest.approx((0.6 / 0.8 + 1.0 + 1.0) / 3)
 
 
 PROMISED = Promise(max_consecutive=2, weakly_hard=(WeaklyHard(3, 7),))

@@ -266,6 +266,27 @@ def test_the_bound_is_of_the_wishes_that_the_run_draws(spread: float) -> None:
         assert 0.0 < run.bound.violation_ratio == pytest.approx(run.summary.violation_ratio, abs=1e-9)
 
 
+def test_the_best_variant_of_an_app_is_the_best_that_is_registered_whatever_comes_and_goes() -> None:
+    """Of "a" all that is right in time is right of the small one, also where "b" comes anew; a large one comes late."""
+    known = [("small", "a", 0.5, 5), ("large", "a", 1.0, 10), ("b-v", "b", 0.9, 5)]
+    variants = [
+        {"name": name, "app": app, "accuracy": accuracy, "load_s": 0.1, "latency_ms": {"cpu": {1: ms, 8: 4 * ms}}}
+        for name, app, accuracy, ms in known
+    ]
+    document = _document(
+        catalogue={"variants": variants},
+        apps={"a": {"slo_ms": 500, "variants": ["small"]}, "b": {"slo_ms": 400}},
+        traces={"qps": [20, 20], "generator": {"noise": 0, "spikes": 0}},
+    )
+    larger = [{"at_s": 9.9, "app": "a", "variants": ["large"]}]
+    for registrations, least in (([], 1.0), ([{"at_s": 0.01, "app": "b"}], 1.0), (larger, 0.99)):
+        run = run_once(scenario_of({**document, "registrations": registrations}), 1, lambda: 0.0, with_bound=True)
+        assert run.bound is not None
+        assert least <= run.summary.relative_right_in_time <= run.bound.relative_right_in_time == 1.0
+        assert run.summary.right_in_time <= run.bound.right_in_time + 1e-9
+        assert registrations is larger or run.bound.right_in_time < 0.9, "what is never registered is of no use"
+
+
 def test_confidence_intervals_are_students() -> None:
     mean, half = mean_and_half_width([1.0, 2.0, 3.0, float("nan")])
     assert mean == 2.0
