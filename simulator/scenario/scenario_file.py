@@ -5,7 +5,7 @@ and every error is one line that names the field.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.formats.bounded_yaml import expanded, parsed, read_mapping
 from sluicegate.simulator.scenario.scenario_fields import Scenario
 
-_PATHS = (("catalogue", "path"), ("traces", "path"))
+_PATHS = ("catalogue.path", "traces.path")
 
 
 def read_scenario(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -86,8 +86,24 @@ def _assign(target: Any, parts: list[str], value: Any, name: str) -> None:
 
 
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    for section, field in _PATHS:
-        part = document.get(section)
-        if isinstance(part, dict) and isinstance(part.get(field), str):
-            part[field] = str(folder / part[field])
-    return document
+    """``document`` with its paths beside its file, those that its systems override it with too."""
+    parameters, systems = document.get("parameters"), document.get("systems")
+    stand_for = parameters if isinstance(parameters, dict) else {}
+    found = {name: _beside([name], value, folder) for name, value in document.items()}
+    if isinstance(systems, dict):
+        found["systems"] = {label: _overrides_beside(given, stand_for, folder) for label, given in systems.items()}
+    return found
+
+
+def _overrides_beside(overrides: Any, stand_for: Mapping[str, Any], folder: Path) -> Any:
+    if not isinstance(overrides, dict):
+        return overrides
+    targets = {name: listed if isinstance(listed, list) else [name] for name, listed in stand_for.items()}
+    return {name: _beside(targets.get(name, [name]), value, folder) for name, value in overrides.items()}
+
+
+def _beside(targets: Sequence[Any], value: Any, folder: Path) -> Any:
+    """The value of the fields ``targets``."""
+    if isinstance(value, dict):
+        return {key: _beside([f"{target}.{key}" for target in targets], inner, folder) for key, inner in value.items()}
+    return str(folder / value) if isinstance(value, str) and not set(_PATHS).isdisjoint(targets) else value

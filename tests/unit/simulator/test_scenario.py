@@ -216,6 +216,30 @@ def test_variables_and_relative_paths_are_resolved(tmp_path: Path) -> None:
     assert document["traces"]["path"] == str(tmp_path / "t.csv")
 
 
+def test_paths_in_systems_are_beside_the_file_too(tmp_path: Path) -> None:
+    text = """
+        parameters: {trace: [traces.path]}
+        systems:
+          dotted: {traces.path: one.csv, catalogue.format: path}
+          nested: {traces: {path: two.csv, format: counts}, catalogue: {path: ../c}}
+          standing: {trace: three.csv}
+          absolute: {traces.path: /data/four.csv}
+          none: null
+    """
+    read = read_scenario(_file(tmp_path, text), {})
+    assert read["systems"] == {
+        "dotted": {"traces.path": str(tmp_path / "one.csv"), "catalogue.format": "path"},
+        "nested": {
+            "traces": {"path": str(tmp_path / "two.csv"), "format": "counts"},
+            "catalogue": {"path": str(tmp_path / "../c")},
+        },
+        "standing": {"trace": str(tmp_path / "three.csv")},
+        "absolute": {"traces.path": "/data/four.csv"},
+        "none": None,
+    }
+    assert read["parameters"] == {"trace": ["traces.path"]}
+
+
 def test_systems_are_the_scenarios_or_policies_by_name() -> None:
     document = _document(
         policies={"batching": {"name": "deadline", "guard_s": 0.001}},
