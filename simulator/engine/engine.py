@@ -153,9 +153,9 @@ class Engine:
     def _start(self) -> None:
         now = self.timeline.now
         for name, device in self._devices.items():
-            for failure in self._system.faults.failures_of(device.device):
-                self.timeline.at(failure.at, self._fails, name)
-                self.timeline.at(failure.until, self._recovers, name)
+            for dies, returns in self._system.faults.downtimes_of(device.device):
+                self.timeline.at(dies, self._fails, name)
+                self.timeline.at(returns, self._recovers, name)
             for ending in self._system.faults.executors:
                 if hits(ending.device, device.device):
                     self.timeline.at(ending.at, device.executor_dies, ending.part)

@@ -1,6 +1,6 @@
 """What goes wrong in a run: devices that die and return, devices and hosts that are slow for a while."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import inf
@@ -59,9 +59,9 @@ class Faults:
     executor_start_s: float = 0.5
     starved: tuple[StarvedHost, ...] = ()
 
-    def failures_of(self, device: Device) -> tuple[Failure, ...]:
-        """Those that hit ``device``."""
-        return tuple(f for f in self.failures if hits(f.device, device))
+    def downtimes_of(self, device: Device) -> Sequence[tuple[float, float]]:
+        """When ``device`` dies and returns."""
+        return downtimes(f for f in self.failures if hits(f.device, device))
 
     def slowdown_of(self, device: Device) -> Callable[[float], float] | None:
         """Factor on service times of ``device`` at a time; None where it is always 1."""
@@ -72,6 +72,16 @@ class Faults:
         """Seconds by which the worker of ``device`` hears late at a time; None where it never does."""
         mine = tuple(s for s in self.starved if hits(s.device, device))
         return (lambda now: sum([s.delay for s in mine if s.at <= now < s.until])) if mine else None
+
+
+def downtimes(failures: Iterable[Failure]) -> Sequence[tuple[float, float]]:
+    """(dies, returns) of what all ``failures`` hit, ascending: of those that overlap it returns with the last."""
+    found: list[tuple[float, float]] = []
+    for at, until in sorted((f.at, f.until) for f in failures):
+        if found and at <= found[-1][1]:
+            at, until = found[-1][0], max(found.pop()[1], until)
+        found.append((at, until))
+    return found
 
 
 def hits(pattern: str, device: Device) -> bool:

@@ -47,7 +47,7 @@ from sluicegate.planner.policy_tables.table_schedule import Make, PutTable, With
 from sluicegate.planner.problems.problem import Planner
 from sluicegate.policies.serving.device_actions import Beat
 from sluicegate.simulator.engine.control_plane import ControlEvent, Plant
-from sluicegate.simulator.engine.faults import Failure
+from sluicegate.simulator.engine.faults import Failure, downtimes
 from sluicegate.simulator.engine.modelled_tables import TableModel, TablesTopic
 
 MakeCore = Callable[[str], PlannerCore]
@@ -124,11 +124,10 @@ class Controlled:
     def start(self, plant: Plant, now: float) -> None:
         """All planners start; who claims first leads."""
         self._plant = plant
-        for failure in self._model.failures:
-            for one in self.running:
-                if one.name == failure.device:
-                    plant.timeline.at(failure.at, self._fails, one)
-                    plant.timeline.at(failure.until, self._starts, one)
+        for one in self.running:
+            for dies, returns in downtimes(f for f in self._model.failures if f.device == one.name):
+                plant.timeline.at(dies, self._fails, one)
+                plant.timeline.at(returns, self._starts, one)
         for one in self.running:
             self._starts(one, now)
 

@@ -1,7 +1,22 @@
 """The fields of a scenario file that say what goes wrong."""
 
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo
+
 from sluicegate.profiles.formats.field_types import NotNegative, Positive, Share, Text
 from sluicegate.simulator.scenario.section import Section
+
+
+def _after_it_begins(until: float, told: ValidationInfo) -> float:
+    begins = told.data.get("at_s", 0.0)
+    if until <= begins:
+        raise ValueError(f"{until:g} is not after at_s, {begins:g}: give a later time, or none if it never ends")
+    return until
+
+
+Until = Annotated[Positive, AfterValidator(_after_it_begins)]
+"""Seconds, of what begins at the field ``at_s`` before it."""
 
 
 class SlowBatches(Section):
@@ -16,7 +31,7 @@ class FailureSpec(Section):
 
     device: Text
     at_s: NotNegative
-    until_s: Positive | None = None
+    until_s: Until | None = None
 
 
 class ExecutorFailureSpec(Section):
@@ -33,7 +48,7 @@ class StragglerSpec(Section):
     device: Text
     factor: Positive
     at_s: NotNegative = 0.0
-    until_s: Positive | None = None
+    until_s: Until | None = None
 
 
 class StarvedHostSpec(Section):
@@ -42,4 +57,4 @@ class StarvedHostSpec(Section):
     device: Text
     delay_ms: Positive
     at_s: NotNegative = 0.0
-    until_s: Positive | None = None
+    until_s: Until | None = None

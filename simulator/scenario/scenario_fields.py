@@ -34,6 +34,7 @@ from sluicegate.simulator.scenario.fault_fields import (
     SlowBatches,
     StarvedHostSpec,
     StragglerSpec,
+    Until,
 )
 from sluicegate.simulator.scenario.section import Section
 
@@ -215,7 +216,7 @@ class PlannerFailureSpec(Section):
 
     planner: Name
     at_s: NotNegative
-    until_s: Positive | None = None
+    until_s: Until | None = None
 
 
 class PlannerSpec(PlanLimitFields, PlannerChoice, Section):

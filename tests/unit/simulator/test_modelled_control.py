@@ -229,6 +229,15 @@ def test_a_planner_that_fails_hears_nothing_and_reads_the_newest_of_all_when_it_
     assert [one.starts for one in control.running] == [1, 2]
 
 
+def test_a_planner_whose_failures_overlap_starts_once_when_the_last_is_over() -> None:
+    both = (Failure("planner1", START + 2.0, START + 6.0), Failure("planner1", START + 3.0, START + 4.0))
+    control, plant, heard = planned(once(NOTED), failures=both)
+    plant.timeline.at(START + 5.0, lambda _, now: control.heard(NOTED, now))
+    plant.timeline.run_until(START + 9.0)
+    assert [(at, who) for at, who, event in heard.told if event == NOTED] == [(5.0, "planner0.1"), (6.0, "planner1.2")]
+    assert [one.starts for one in control.running] == [1, 2]
+
+
 def test_what_a_planner_asked_for_does_not_reach_its_next_start_nor_one_that_stepped_down() -> None:
     asked = DemandCounted("a", 3, 0.5)
 

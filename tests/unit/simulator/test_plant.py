@@ -272,7 +272,11 @@ def test_what_queries_ask_of_their_own_is_theirs_alone() -> None:
 
 def test_a_device_that_fails_says_nothing_until_its_worker_returns() -> None:
     control = Noted()
-    failures = [{"device": "new*", "at_s": 2.25, "until_s": 4.125}, {"device": "old*", "at_s": 7.125}]
+    failures = [
+        {"device": "new*", "at_s": 2.25, "until_s": 4.125},
+        {"device": "*w0", "at_s": 2.5, "until_s": 3.0},  # ends while the other lasts
+        {"device": "old*", "at_s": 7.125},
+    ]
     run(control, simulation={"warm_up_s": WARM, "failures": failures})
     beats = {device: [at for at, b in control.of(Beat) if b.seen.device == device] for device in ("old0", "new0")}
     every = [n / 2 for n in range(-8, 21)]

@@ -40,8 +40,17 @@ def test_faults_hit_whom_their_pattern_means_from_their_first_instant_to_before_
         starved=(StarvedHost("gpu-s*", 0.2, 4.0, 6.0), StarvedHost("gpu-slow", 0.3, 5.0, 8.0)),
         executors=(ExecutorFailure("gpu-slow", 2.0, "3g.0"),),
     )
-    assert [f.at for f in faults.failures_of(FAST)] == [3.0, 7.0]
-    assert [(f.at, f.until) for f in faults.failures_of(SLOW)] == [(7.0, math.inf)]
+    assert faults.downtimes_of(FAST) == [(3.0, 5.0), (7.0, math.inf)] and faults.downtimes_of(SLOW) == [(7.0, math.inf)]
+    spells = [
+        ("gpu-*", 20.0, 22.0),
+        ("gpu-fast", 5.0, 15.0),
+        ("*", 8.0, 10.0),
+        ("gpu-slow", 21.0, 24.0),
+        ("*", 15.0, 16.0),
+    ]
+    faults = replace(faults, failures=tuple(Failure(*spell) for spell in spells))
+    assert faults.downtimes_of(FAST) == [(5.0, 16.0), (20.0, 22.0)]
+    assert faults.downtimes_of(SLOW) == [(8.0, 10.0), (15.0, 16.0), (20.0, 24.0)]
     fast, slow, late = faults.slowdown_of(FAST), faults.slowdown_of(SLOW), faults.delay_of(SLOW)
     assert fast is not None and slow is not None and late is not None
     assert [fast(at) for at in (9.9, 10.0, 19.9, 20.0)] == [1.0, 2.0, 2.0, 1.0]

@@ -126,6 +126,10 @@ def test_a_wrong_setting_is_one_line(wrong: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
+    return {section: {field: [{"at_s": 5, "until_s": 4, **what}]}}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -141,6 +145,13 @@ def test_a_wrong_setting_is_one_line(wrong: str) -> None:
         ({"planner": {"headroom": 0.5}}, "planner.headroom"),
         ({"simulation": {"service": "guess"}}, "simulation.service"),
         ({"apps": {"a": {"slo_ms": 0}}}, "apps.a.slo_ms"),
+        (
+            _spell("simulation", "failures", device="cpu0"),
+            "simulation.failures.0.until_s: .*4 is not after at_s, 5: give",
+        ),
+        (_spell("simulation", "stragglers", device="cpu0", factor=2, at_s=4), r"simulation.stragglers.0.until_s"),
+        (_spell("simulation", "starved_hosts", device="cpu0", delay_ms=2), r"simulation.starved_hosts.0.until_s"),
+        (_spell("planner", "failures", planner="planner0"), r"planner.failures.0.until_s"),
     ],
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
