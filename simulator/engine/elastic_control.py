@@ -134,7 +134,7 @@ class ElasticControl:
         for device in self._model.driven:
             plant.end_worker(device, now)
         if self._meter is not None:
-            for device in set(plant.work_topics).difference(self._model.driven):
+            for device in sorted(set(plant.work_topics).difference(self._model.driven)):  # equal runs cost the same
                 self._meter.start(device, Kind.ON_DEMAND, now)
         self._inner.start(plant, now)
         for notice in self._model.notices:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from sluicegate.domain.actions import Announce, Publish, WakeAt
 from sluicegate.domain.events import DemandCounted, DeviceSeen, EndsCounted, InstanceRead, Registered, Ticked
@@ -587,6 +588,22 @@ def test_a_device_that_is_not_driven_is_paid_from_the_start_and_a_driven_one_whi
     plant.timeline.run_until(START + 9.0)
     # 9 s of "old" at 1 a second, and of "new" at 2 from 3.5 to 6; "spot" never ran.
     assert control.cost == pytest.approx({Kind.ON_DEMAND: 9.0 + 2.0 * 2.5, Kind.SPOT: 0.0})
+
+
+def test_what_runs_from_the_start_is_paid_for_in_the_same_order_in_any_process() -> None:
+    """Money is added up in it, and a sum of floats goes by its order."""
+    paid: list[str] = []
+
+    class Noting(CostMeter):
+        @override
+        def start(self, node: str, kind: Kind, now: float) -> None:
+            paid.append(node)
+
+    plant = FakePlant()
+    plant.work_topics = [f"gpu{n}" for n in range(9, -1, -1)]
+    model = CapacityModel(driven=("gpu4", "gpu7"), start_s=2.5)
+    ElasticControl(Inner(), lambda: Heard().core("1"), model, meter=Noting(Prices(1.0, 1.0))).start(plant, START)
+    assert paid == [f"gpu{n}" for n in (0, 1, 2, 3, 5, 6, 8, 9)]
 
 
 @dataclass
