@@ -18,11 +18,12 @@ Model switching is given what each variant was measured to be capable of, on one
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, shown
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.table import SelectionTable
@@ -44,6 +45,8 @@ _RATED = tuple(f.name for f in fields(TableRules) if f.name in {*_MODEL, "margin
 _LIBRARY = tuple(f.name for f in fields(LibraryRules))
 _POLICY = ("window_s", "tolerance", "margin")
 _OWN = ("loads", "fixed_load")
+_NUMBERS = {"violation_price", "arrival_shape", "spacing", "max_violation", "guard_s", *_POLICY}
+_TABLE = TableSelection.name
 _STEPS = 48
 _LEAST = 0.01
 _MEASURED_S = 15.0
@@ -58,7 +61,7 @@ def rules_of_tables(tables: TablesSpec | None, policies: PoliciesSpec) -> TableR
     chosen = policies.batching
     if chosen.name != TableSelection.name:
         raise ConfigurationError(f"tables: policies.batching {chosen.name!r} follows none; choose table")
-    return rules_of(tables, guard_s=float(chosen.options.get("guard_s", 0.0)), margin=chosen.options.get("margin"))
+    return rules_of(tables, **_worker_rules(chosen))
 
 
 def rated_by(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | None:
@@ -67,11 +70,13 @@ def rated_by(tables: TablesSpec | None, policies: PoliciesSpec) -> TableRules | 
     degrades = admitted is not None and admitted.options.get("mode") == "degrade"
     if not (selects(chosen.name) or degrades):
         return None
-    guard_s = float(chosen.options.get("guard_s", 0.0))
     if tables is not None:
-        return rules_of(tables, guard_s=guard_s, margin=chosen.options.get("margin"))
-    own = {name: chosen.options[name] for name in _RATED if name in chosen.options}
-    return TableRules(**{"hop_s": 0.0, "guard_s": guard_s, "margin": 1.0, **own})
+        return rules_of(tables, **_worker_rules(chosen))
+    return TableRules(**{"hop_s": 0.0, "guard_s": 0.0, "margin": 1.0, **_given(chosen.options, (*_RATED, "guard_s"))})
+
+
+def _worker_rules(chosen: PolicySpec) -> dict[str, Any]:
+    return {"guard_s": 0.0, "margin": None, **_given(chosen.options, ("guard_s", "margin"))}
 
 
 def turns_told(tables: TablesSpec | None, routed: PolicySpec) -> dict[str, float]:
@@ -89,10 +94,12 @@ def table_batching(
         if option not in known:
             known_names = ", ".join(known)
             raise ConfigurationError(f"policies.batching.{option}: table has no such option; it takes {known_names}")
+    policy = _given(options, _POLICY)
+    batching(_TABLE, **policy)  # a bad value is an error now
     loads = _numbers("loads", options.get("loads"))
     fixed = _numbers("fixed_load", options.get("fixed_load"))
     kind, workers = _workers(devices)
-    margin = float(options.get("margin", 1.0))
+    margin = policy.get("margin", 1.0)
     tables: list[SelectionTable] = []
     for app in apps:
         model = SelectionModel(
@@ -100,10 +107,9 @@ def table_batching(
             slo=catalogue.apps[app].slo,
             workers=workers,
             qps=0.0,
-            **{name: options[name] for name in _MODEL if name in options},
+            **_given(options, _MODEL),
         )
         tables += _tables(model, app, kind, loads or fixed, options)
-    policy = {name: float(options[name]) for name in _POLICY if name in options}
     qps = fixed[0] if fixed else None
     return lambda: TableSelection(tables=tables, qps=qps, **policy)
 
@@ -135,7 +141,7 @@ def _capable(catalogue: Catalogue, app: str, kind: str, workers: int) -> dict[st
 def _tables(
     model: SelectionModel, app: str, kind: str, loads: Sequence[float], options: Mapping[str, Any]
 ) -> list[SelectionTable]:
-    rules = LibraryRules(**{name: options[name] for name in _LIBRARY if name in options})
+    rules = LibraryRules(**_given(options, _LIBRARY))
     if loads:
         tables = [generate(model.at(qps), app=app, worker_class=kind).table for qps in loads]
         return [t for t in tables if t.expected.violation <= rules.max_violation]
@@ -151,6 +157,23 @@ def _workers(devices: Sequence[Device]) -> tuple[str, int]:
         )
     ((kind, count),) = kinds.items()
     return kind, count
+
+
+def _given(options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Of ``options`` those of ``names`` that are there, numbers as numbers. Raises ConfigurationError."""
+    found = {name: options[name] for name in names if name in options}
+    for name in [name for name in found if name in _NUMBERS]:
+        try:
+            found[name] = float(found[name])
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"policies.batching.{name}: {shown(found[name])} is no number; give one"
+            ) from error
+        if not isfinite(found[name]):
+            raise ConfigurationError(f"policies.batching.{name}: {found[name]} is no finite number; give one")
+    if type(most := found.get("most", 1)) is not int or most < 1:
+        raise ConfigurationError(f"policies.batching.most: {shown(most)} is not a whole number of at least 1")
+    return found
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Scenarios made into systems: each field in the engine's unit, and what does not fit together refused."""
 
 from dataclasses import replace
-from math import inf, isnan
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -400,3 +400,14 @@ def test_tables_are_made_for_the_loads_given_where_they_do_not_violate_too_much_
         mdp_scenario.table_batching({"loads": "many"}, system.catalogue, system.devices, ["a"])
     with pytest.raises(ConfigurationError, match="table has no such option"):
         mdp_scenario.table_batching({"x": 1}, system.catalogue, system.devices, ["a"])
+
+
+@pytest.mark.parametrize("made_by_planners", [True, False])
+@pytest.mark.parametrize("bad", ["abc", [1], None, nan])
+@pytest.mark.parametrize("name", ["margin", "window_s", "spacing", "violation_price", "guard_s"])
+def test_an_option_of_tables_that_is_no_number_is_named(name: str, bad: Any, made_by_planners: bool) -> None:
+    two = [{"name": n, "app": "a", "accuracy": a, "latency_ms": {"cpu": {1: 9}}} for n, a in (("s", 0.5), ("l", 0.9))]
+    tables = {"tables": {}} if made_by_planners else {}
+    batching = {"name": "table", name: bad}
+    with pytest.raises(ConfigurationError, match=name):
+        built(apps={"a": {"slo_ms": 100}}, catalogue={"variants": two}, policies={"batching": batching}, **tables)
