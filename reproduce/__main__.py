@@ -19,6 +19,7 @@ from pathlib import Path
 
 from reproduce import infaas, protean, proteus, ramsis, spread_drop
 from reproduce.figure import Options, TraceOptions, write
+from sluicegate.domain.errors import SluiceError
 
 PAPERS = {
     "proteus": proteus.FIGURES,
@@ -34,7 +35,7 @@ _PRINTED = 40
 
 
 def main() -> int:
-    """Compute the figures asked for and write them."""
+    """Compute the figures asked for and write them. 2 where something that one needs is not there, or is wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,7 +65,11 @@ def main() -> int:
     for name in dict.fromkeys(chosen):
         print(name, flush=True)
         started = time.process_time()
-        result = ALL[name](options)
+        try:
+            result = ALL[name](options)
+        except SluiceError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 2
         path = write(name, result, asked.out, [_command(name), f"{time.process_time() - started:.0f} CPU s"])
         print(f"{name}: {path}", flush=True)
         for table in result.tables:

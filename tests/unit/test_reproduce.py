@@ -34,3 +34,14 @@ def test_an_unknown_figure_is_refused_by_name(
         main()
     assert ended.value.code == 2
     assert "proteus-44" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", ["proteus-4", "ramsis-5"])
+def test_data_that_are_not_where_they_are_said_to_be_are_told_in_one_line(
+    figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "argv", ["reproduce", figure, "--quick", "--processes", "1", "--out", str(tmp_path)])
+    assert main() == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"{figure}: ") and str(tmp_path / "none") in told and "point to a copy of" in told
