@@ -9,8 +9,11 @@ went wrong is told of each of them (sluicegate.sluice.audit.fault_windows).
 
 Topics do not keep records for ever. Where a partition has let go of its oldest ones, a query that may have had its
 outcome among them is not lost, and an outcome whose query may have been among them is not unknown: both are *gone by*.
+What a partition has let go of is older than what it still holds, or, where it holds nothing, than what retention may
+have taken (sluicegate.sluice.audit.retention).
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import QueryKey
 from sluicegate.sluice.audit.fault_windows import DevicesMissed, FaultWindow, WindowReport, report_by_window
 from sluicegate.sluice.audit.promise_audit import PromiseAudit, StreamReport
+from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.streams.ports import Broker, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
@@ -237,14 +241,21 @@ def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:
     return tuple(key.id for key in keys[:_EXAMPLES])
 
 
-async def read_topics(broker: Broker, topics: Topics, *, timed: bool = False) -> Audit:
-    """Read every query, result and dead-letter topic of the prefix from its beginning to its present end."""
+async def read_topics(
+    broker: Broker, topics: Topics, *, timed: bool = False, wall: Callable[[], float] = time.time
+) -> Audit:
+    """Read every query, result and dead-letter topic of the prefix from its beginning to its present end.
+
+    ``wall``: the time, as far as it tells how old what is gone must be.
+    """
     names = await broker.admin().topics()
     ends = {n for n in names if topics.is_results(n) or n == topics.dead_letters}
     audit = Audit(topics, timed=timed or await _let_go(broker, ends))
-    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query, audit.let_go)
-    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result, audit.let_go)
-    await read_whole(broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter, audit.let_go)
+    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query, audit.let_go, wall=wall)
+    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result, audit.let_go, wall=wall)
+    await read_whole(
+        broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall
+    )
     await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
     return audit
 
@@ -272,10 +283,13 @@ async def read_whole(
     names: set[str],
     take: Callable[[Record], None],
     let_go: Callable[[str, float], None] | None = None,
+    *,
+    wall: Callable[[], float] = time.time,
 ) -> None:
     """Hand over all records of these topics, from their beginning to their present end.
 
-    ``let_go`` is told of each topic with a partition that has lost its oldest records, and since when it holds all.
+    ``let_go`` is told of each topic with a partition that has lost its oldest records, and since when it holds all:
+    of one that has lost everything, since when nothing can have been lost.
     """
     partitions = await _partitions(broker, names)
     if not partitions:
@@ -296,7 +310,7 @@ async def read_whole(
                     take(record)
             unread = {p for p in unread if await consumer.position(p) < ends[p]}
         if let_go is not None:
-            for place in shortened:
-                let_go(place.topic, inf)
+            for topic, since in (await gone_before(broker, {place.topic for place in shortened}, wall())).items():
+                let_go(topic, since)
     finally:
         await consumer.stop()

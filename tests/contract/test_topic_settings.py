@@ -1,10 +1,13 @@
 """What topics are created with on Apache Kafka: how long they are kept, how often they are copied."""
 
+from math import inf
+
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.ports import TopicSpec
@@ -32,6 +35,17 @@ async def test_topics_are_kept_and_copied_as_they_are_told(kafka_url: str) -> No
         assert (found["retention.ms"], found["segment.ms"]) == (milliseconds, segment)
         assert found["cleanup.policy"] == "delete" and found["min.insync.replicas"] == "1"
     assert (await configs(kafka_url, compacted))["cleanup.policy"] == "compact"
+    await broker.close()
+
+
+@pytest.mark.kafka
+async def test_how_old_what_is_gone_must_be_is_told_by_how_its_topic_is_kept(kafka_url: str) -> None:
+    broker = connect(kafka_url)
+    day, long, ever = [await new_topic(broker, retention_s=kept) for kept in (86_400.0, 864_000.0, None)]
+    full = await new_topic(broker, retention_s=86_400.0)
+    await broker.admin().configure(full, {"retention.bytes": "1000000"})
+    found = await gone_before(broker, {day, long, ever, full, "there-is-none"}, 1.7e9)
+    assert found == {day: 1.7e9 - 86_400.0, long: 1.7e9 - 864_000.0, ever: inf, full: inf, "there-is-none": inf}
     await broker.close()
 
 

@@ -1,15 +1,18 @@
 """What the audit says where topics have let go of their oldest records."""
 
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics, read_whole
 from sluicegate.sluice.commands.reading.audit import table
 from sluicegate.streams.broker_settings import MemorySettings
-from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.kafka.topic_configs import TopicState
+from sluicegate.streams.memory.broker import MemoryAdmin, MemoryBroker
 from sluicegate.streams.ports import Record, TopicPartition, TopicSpec
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
@@ -122,6 +125,104 @@ async def test_when_safe_mode_was_announced_is_known_as_long_as_results_are() ->
     found: list[Record] = []
     await read_whole(broker, {TOPICS.status}, found.append)
     assert [record.value for record in found if record.key == b"app:cats@d0"] == [b"100", b"110", b"1500"]
+    await broker.close()
+
+
+class Told(MemoryAdmin):
+    """As Apache Kafka, says how topics are kept."""
+
+    configs: Mapping[str, Mapping[str, str]] = {}
+
+    async def states(self, topics: Iterable[str]) -> Mapping[str, TopicState]:
+        return {name: TopicState(1, 1, self.configs[name]) for name in topics if name in self.configs}
+
+
+class Telling(MemoryBroker):
+    """Dead letters are kept so; all else for ten years."""
+
+    kept: Mapping[str, str] = {}
+
+    def admin(self) -> Told:
+        admin = Told(self._store)
+        others = {"retention.ms": "315360000000", "retention.bytes": "-1"}
+        admin.configs = {QUERIES: others, RESULTS: others, TOPICS.dead_letters: self.kept}
+        return admin
+
+
+DAY = {"retention.ms": "86400000", "retention.bytes": "-1"}
+
+
+async def emptied(broker: MemoryBroker, now: list[float]) -> AuditReport:
+    """Retention has taken the one dead letter that there was; then twenty are asked, 15 h apart, five of them answered.
+    Of the rest the last two are of the last day."""
+    await broker.admin().create_topics(TOPICS.specs(["cats"], ["cpu0"]))
+    producer = broker.producer()
+    await producer.start()
+    dead = codec.dead_letter(Record(QUERIES, 0, 0, None, b"", (), T0), InvalidInputError("id", "x"), stage="s", now=T0)
+    at = T0 - 2 * 86_400.0  # which a day does not keep
+    await producer.send(TOPICS.dead_letters, dead.value, key=dead.key, headers=dead.headers, timestamp=at)
+    log = TopicPartition(TOPICS.dead_letters, 0)
+    consumer = broker.consumer(partitions=[log], start_at="end")
+    await consumer.start()
+    assert await consumer.beginning_offsets([log]) == await consumer.end_offsets([log]) == {log: 1}
+    await consumer.stop()
+    for number in range(20):
+        asked = T0 + 54_000.0 * number
+        message = codec.encode_query(str(number), (), app="cats", now=asked, source="a")
+        await producer.send(QUERIES, message.value, key=message.key, headers=message.headers, timestamp=asked)
+        if number < 5:
+            said = answer(number, asked)
+            await producer.send(RESULTS, said.value, key=said.key, headers=said.headers)
+    now[0] = T0 + 54_000.0 * 19 + 3_600.0
+    report = (await read_topics(broker, TOPICS, wall=lambda: now[0])).report()
+    await broker.close()
+    return report
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost"),
+    [
+        (DAY, 2),
+        ({**DAY, "retention.ms": "7200000"}, 1),
+        ({**DAY, "retention.ms": "31536000000"}, 15),  # more than all of it
+        ({**DAY, "retention.bytes": "1000000"}, 0),  # what is full lets go of anything
+        ({**DAY, "retention.ms": "-1"}, 0),  # somebody deleted it
+        ({"retention.ms": "86400000"}, 0),
+        ({}, 0),  # may not be asked
+    ],
+)
+async def test_of_a_topic_that_is_empty_nothing_is_gone_that_retention_cannot_have_taken(
+    kept: dict[str, str], lost: int
+) -> None:
+    now = [T0]
+    broker = Telling(clock=lambda: now[0])
+    broker.kept = kept
+    report = await emptied(broker, now)
+    assert (report.queries, report.outcomes, report.lost, report.gone_by) == (20, 5, lost, 15 - lost)
+    assert report.balanced == (not lost)
+
+
+async def test_a_broker_that_does_not_say_how_topics_are_kept_may_have_let_go_of_anything() -> None:
+    now = [T0]
+    report = await emptied(MemoryBroker(clock=lambda: now[0]), now)
+    assert (report.lost, report.gone_by, report.balanced) == (0, 15, True)
+
+
+async def test_by_time_the_embedded_broker_keeps_the_newest_record() -> None:
+    """So an empty partition is one that its cap on memory took."""
+    now = [T0]
+    broker = MemoryBroker(clock=lambda: now[0])
+    await broker.admin().create_topics([TopicSpec(name="x", retention_s=60.0)])
+    producer = broker.producer()
+    await producer.start()
+    for number in range(30):
+        now[0] += 1_000.0
+        await producer.send("x", b"%d" % number)
+        told: list[tuple[str, float]] = []
+        await read_whole(
+            broker, {"x"}, lambda _record: None, lambda topic, until, told=told: told.append((topic, until))
+        )
+        assert told == ([("x", now[0])] if number else [])
     await broker.close()
 
 
