@@ -5,6 +5,8 @@ Rules.
   queries and dead letters are not in it; a query without an outcome is reported as lost by the audit.
 - A promise is *broken* where a window of K ends with a miss and holds more than m: when the last of m + 1 misses in it
   is written. Which promise, that miss says; one that says nothing goes by those before it, else by those behind it.
+  Of a stream that says nothing at all (no worker touched it) each goes by what was said of the app last before it was
+  written, by outcomes of other streams or by the registry, else by what was said first behind it.
   It is *unannounced* where safe mode of the app was not on, as the status topic says, at any time from the
   first of them to that one: neither by the clocks of who decided, which may be set meanwhile, nor by the broker's, by
   which what was said first may be written last.
@@ -12,6 +14,7 @@ Rules.
   of that slice's outcomes. After a fault a tracker may begin anew; it then *disagrees*, which is told, not an error.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,10 +79,23 @@ class _Said:
         return any(s[0] <= last and (len(s) == 1 or first <= s[1]) for s in self.spells)
 
 
+class _Told:
+    """What was said of the promise of an app, and when."""
+
+    def __init__(self, said: Iterable[tuple[float, Promise]]) -> None:
+        self._said = sorted(said, key=lambda one: (one[0], one[1].constraints))
+        self._times = [at for at, _ in self._said]
+
+    def at(self, moment: float) -> Promise:
+        """The last until then, else the first behind it."""
+        return self._said[max(0, bisect_right(self._times, moment) - 1)][1] if self._said else NO_PROMISE
+
+
 class PromiseAudit:
-    """A fold over first outcomes and status records; ``report`` recounts."""
+    """A fold over first outcomes, status records and what is registered; ``report`` recounts."""
 
     def __init__(self) -> None:
+        self._registered: defaultdict[str, list[tuple[float, Promise]]] = defaultdict(list)
         self._streams: defaultdict[tuple[str, str], _Stream] = defaultdict(_Stream)
         self._decided: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
         self._appended: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
@@ -104,15 +120,35 @@ class PromiseAudit:
             self._appended[place].say(said.state == "safe_mode", at)
             self._decided[place].say(said.state == "safe_mode", at if decided is None else decided)
 
+    def add_promise(self, app: str, promise: Promise, at: float) -> None:
+        """The registry says so of ``app`` from ``at`` on."""
+        self._registered[app].append((at, promise))
+
     def report(self) -> tuple[StreamReport, ...]:
         """Every stream that was promised something."""
         found = []
+        said: dict[str, _Told] = {}
         for (app, name), stream in sorted(self._streams.items()):
             ends = sorted(stream.ends, key=lambda end: end[0])
-            told = _promised(outcome for _, _, outcome in ends)
+            if stream.states:
+                told = _promised(outcome for _, _, outcome in ends)
+            else:
+                if app not in said:
+                    said[app] = self._told_of(app)
+                told = [said[app].at(at) for _, at, _ in ends]
             if any(promise.active for promise in told):
                 found.append(self._judge(app, name, stream, list(zip(ends, told, strict=True))))
         return tuple(found)
+
+    def _told_of(self, app: str) -> "_Told":
+        outcomes = (
+            (at, _promise(outcome.promise.max_consecutive, outcome.promise.weakly_hard))
+            for (of, _), stream in self._streams.items()
+            if of == app
+            for _, at, outcome in stream.ends
+            if outcome.promise is not None
+        )
+        return _Told((*self._registered[app], *outcomes))
 
     def _judge(
         self, app: str, name: str, stream: _Stream, ends: list[tuple[tuple[int, float, Outcome], Promise]]
@@ -159,14 +195,14 @@ def _recount(outcomes: Iterable[Outcome], promise: Promise) -> MissTracker:
 
 
 def _promised(ends: Iterable[Outcome]) -> list[Promise]:
-    """What was promised when each of these ended."""
+    """What was promised when each of these ended, some of which say so."""
     told: list[Promise | None] = []
     last: Promise | None = None
     for outcome in ends:
         if (said := outcome.promise) is not None:
             last = _promise(said.max_consecutive, said.weakly_hard)
         told.append(last)
-    first = next((promise for promise in told if promise is not None), NO_PROMISE)
+    first = next(promise for promise in told if promise is not None)
     return [promise or first for promise in told]
 
 

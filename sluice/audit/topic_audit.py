@@ -26,6 +26,7 @@ from sluicegate.domain.query import QueryKey
 from sluicegate.sluice.audit.fault_windows import DevicesMissed, FaultWindow, WindowReport, report_by_window
 from sluicegate.sluice.audit.promise_audit import PromiseAudit, StreamReport
 from sluicegate.sluice.audit.retention import gone_before
+from sluicegate.stages.following.registry_follower import part_of
 from sluicegate.streams.ports import Broker, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
@@ -78,7 +79,7 @@ class AuditReport:
 
 
 class Audit:
-    """Pure fold over records of query, result and dead-letter topics, in any order across topics.
+    """Pure fold over records of query, result, dead-letter, status and registry topics, in any order across topics.
 
     ``timed``: keep when each query was asked, for windows.
     """
@@ -149,6 +150,16 @@ class Audit:
                 self._cost = {kind: money for kind, money in (said.data or {}).items() if isinstance(money, float)}
             announcer = (record.key or b"").decode(errors="replace")
             self._promises.add_status(announcer, said, record.timestamp, control.announced_at(record.value))
+
+    def add_registered(self, record: Record) -> None:
+        """A record of the registry topic."""
+        app = (record.key or b"").decode(errors="replace")
+        if record.value:
+            try:
+                promise = part_of(app, record.value).apps[app].promise
+            except InvalidInputError:
+                return
+            self._promises.add_promise(app, promise, record.timestamp)
 
     def devices_missed(self) -> tuple[FaultWindow, ...]:
         """Windows as the system itself told them on the status topic."""
@@ -257,6 +268,7 @@ async def read_topics(
         broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall
     )
     await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
+    await read_whole(broker, {n for n in names if n == topics.registry}, audit.add_registered)
     return audit
 
 

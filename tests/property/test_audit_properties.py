@@ -249,6 +249,36 @@ def test_each_miss_is_judged_by_what_was_promised_when_it_ended(
     )
 
 
+SAID_AT = st.integers(0, 24).map(lambda n: n + 0.5)
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=24),
+    st.dictionaries(SAID_AT, st.tuples(TERMS.filter(bool), st.booleans()), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_a_stream_that_says_nothing_goes_by_what_was_said_of_its_app_at_that_time(
+    stream: list[bool], said: dict[float, tuple[tuple[int, int], bool]], rng: Random
+) -> None:
+    """By outcomes of another stream, or by the registry."""
+    audit = PromiseAudit()
+    for at, (terms, registered) in rng.sample(sorted(said.items()), len(said)):
+        if registered:
+            audit.add_promise("vow", Promise(weakly_hard=(WeaklyHard(*terms),)), T0 + at)
+        else:
+            state = PromiseState(weakly_hard=(terms,))
+            audit.add_outcome(replace(ended(0, False, PLACES[0], state), stream=f"told {at}"), 0, T0 + at)
+    for order, missed in rng.sample(list(enumerate(stream)), len(stream)):
+        audit.add_outcome(replace(ended(order, missed, PLACES[0], state_of([])), promise=None), order, T0 + order)
+    broken = 0
+    for i, missed in enumerate(stream):
+        if missed and said:
+            m, k = said[max((at for at in said if at <= i), default=min(said))][0]
+            broken += sum(stream[max(0, i - k + 1) : i + 1]) > m
+    reports = [report for report in audit.report() if report.stream == "s"]
+    assert [(one.broken, one.kept, one.agrees) for one in reports] == ([(broken, not broken, True)] if said else [])
+
+
 @given(
     STREAM.filter(lambda s: {place for _, place in s} == set(PLACES)),
     st.sampled_from(PLACES),

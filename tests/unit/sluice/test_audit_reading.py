@@ -3,21 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.app import Promise
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query, QueryKey
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.fault_windows import MARGIN, FaultWindow, read_windows
 from sluicegate.sluice.audit.result_log import find_results, read_results, result_topics
 from sluicegate.sluice.audit.topic_audit import read_topics
+from sluicegate.sluice.registration.registry_topic import app_record
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
+from tests.harness import toy_catalogue
 
 TOPICS = Topics("a.log")
 NOW = 1.7e9
@@ -103,6 +108,20 @@ async def test_it_hears_the_status_topic_of_devices_money_and_safe_mode(broker: 
     report = audit.report()
     assert report.cost == {"spot": 1.5, "on_demand": 2.0}
     assert (report.dead_letters, report.unreadable) == (0, 0)
+
+
+async def test_what_was_promised_is_read_of_the_registry_where_no_worker_said_it(broker: Broker) -> None:
+    plain = toy_catalogue(("cats", "words"))
+    promised = replace(plain.apps["words"], promise=Promise(max_consecutive=1))
+    catalogue = Catalogue.of([plain.apps["cats"], promised], plain.variants.values(), [])
+    await broker.admin().create_topics([TopicSpec(name=TOPICS.registry, compacted=True)])
+    for app in catalogue.apps:
+        await put(broker, TOPICS.registry, 0, codec.Message(app_record(catalogue, app), app.encode()), NOW)
+    await ask(broker)
+    for number, key in enumerate(ASKED):
+        await put(broker, TOPICS.results(key[0]), 0, ended(key, OutcomeKind.EXPIRED, 1.5), NOW + number)
+    report = (await read_topics(broker, TOPICS)).report()
+    assert [(stream.app, stream.misses, stream.broken) for stream in report.promises] == [("words", 2, 1)]
 
 
 async def test_nothing_is_read_where_there_are_no_topics() -> None:

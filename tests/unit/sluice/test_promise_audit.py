@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.models.app import QueryClass
+from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.promise_audit import PromiseAudit, StreamReport
 from sluicegate.sluice.audit.topic_audit import Audit
+from sluicegate.sluice.registration.registry_topic import app_record
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
+from tests.harness import toy_catalogue
 
 T0 = 1_800_000_000.0
 
@@ -217,6 +220,86 @@ def two_of_five(*misses: int) -> PromiseAudit:
         outcome = replace(ended(number, miss=number in misses, at=T0 + number - 500.0), promise=TWO_OF_FIVE)
         audit.add_outcome(outcome, number, T0 + number)
     return audit
+
+
+def one_of_three_said(audit: PromiseAudit, at: float, *, app: str = "vow") -> None:
+    """By an outcome of another stream."""
+    audit.add_outcome(replace(ended(99, miss=False, at=at), app=app, stream="told"), 0, at)
+
+
+def untouched(audit: PromiseAudit, *times: float) -> None:
+    """All queries of a stream that expired, written at these times, before any worker had them."""
+    for number, at in enumerate(times):
+        outcome = replace(ended(number, miss=True, at=at), stream="quiet", promise=None, device=None, slice=None)
+        audit.add_outcome(outcome, 10 * number, at)
+
+
+def broken_of(audit: PromiseAudit, stream: str = "quiet") -> list[float]:
+    return [at - T0 for report in audit.report() if report.stream == stream for at in report.broken_at]
+
+
+def test_a_stream_that_says_nothing_was_promised_what_other_streams_of_its_app_say() -> None:
+    audit = PromiseAudit()
+    untouched(audit, T0 + 1.0, T0 + 2.0, T0 + 3.0)
+    assert audit.report() == ()
+    one_of_three_said(audit, T0 + 0.5, app="other")
+    assert broken_of(audit) == []
+    one_of_three_said(audit, T0 + 9.0)
+    assert broken_of(audit) == [2.0, 3.0]
+    assert broken_of(audit, "told") == []
+
+
+def test_of_what_others_say_the_last_before_counts_else_the_first_behind() -> None:
+    audit = PromiseAudit()
+    untouched(audit, *(T0 + number for number in range(8)))
+    for at, state in ((2.0, TWO_OF_FIVE), (4.5, PromiseState(weakly_hard=((6, 7),))), (6.0, TWO_OF_FIVE)):
+        told = replace(ended(99, miss=False, at=T0 + at), stream=f"told {at}", promise=state)
+        audit.add_outcome(told, 0, T0 + at)
+    assert broken_of(audit) == [2.0, 3.0, 4.0, 6.0, 7.0]
+
+
+def test_where_no_outcome_says_it_the_registry_tells_what_was_promised() -> None:
+    audit = PromiseAudit()
+    untouched(audit, T0 + 1.0, T0 + 2.0, T0 + 3.0, T0 + 4.0)
+    audit.add_promise("other", Promise(max_consecutive=0), T0)
+    assert audit.report() == ()
+    audit.add_promise("vow", Promise(max_consecutive=1), T0)
+    assert broken_of(audit) == [2.0, 3.0, 4.0]
+    audit.add_promise("vow", NO_PROMISE, T0 + 2.5)
+    assert broken_of(audit) == [2.0]
+    audit.add_promise("vow", Promise(weakly_hard=(WeaklyHard(3, 9),)), T0 + 3.5)
+    (report,) = audit.report()
+    assert report.broken_at == (T0 + 2.0, T0 + 4.0)
+    assert (report.unannounced, report.agrees, report.queries, report.misses) == (2, True, 4, 4)
+
+
+def test_what_a_stream_says_itself_counts_whatever_others_do() -> None:
+    audit = PromiseAudit()
+    told(audit, {2: T0 + 2.0, 5: T0 + 5.0})
+    audit.add_promise("vow", Promise(max_consecutive=0), T0)
+    audit.add_outcome(replace(ended(99, miss=True, at=T0), stream="x", promise=PromiseState(max_consecutive=0)), 0, T0)
+    assert (broken_of(audit, "vow"), broken_of(audit, "x")) == ([], [0.0])
+
+
+def test_the_audit_reads_of_the_registry_what_was_promised() -> None:
+    topics = Topics("t")
+    audit = Audit(topics)
+    plain = toy_catalogue(("vow", "other"))
+    apps = {"vow": replace(plain.apps["vow"], promise=Promise(max_consecutive=1)), "other": plain.apps["other"]}
+    for number, (name, app) in enumerate(apps.items()):
+        catalogue = Catalogue.of([app], plain.of_app(name), [])
+        audit.add_registered(Record(topics.registry, 0, number, name.encode(), app_record(catalogue, name), (), T0))
+    for number, value in enumerate((None, b"{", b"")):
+        audit.add_registered(Record(topics.registry, 0, 2 + number, b"vow", value, (), T0 + 100.0))
+    for name in apps:
+        for number in range(3):
+            outcome = replace(ended(number, miss=True, at=T0 + number), app=name, sequence=10 * number, promise=None)
+            message = codec.encode_outcome(outcome, ())
+            place = (topics.results(name), 0, number)
+            audit.add_result(Record(*place, message.key, message.value, message.headers, T0 + number))
+    report = audit.report()
+    assert [(stream.app, stream.broken_at) for stream in report.promises] == [("vow", (T0 + 1.0, T0 + 2.0))]
+    assert (report.promises_broken, report.promises_unannounced) == (2, 2)
 
 
 TWO_OF_FIVE = PromiseState(weakly_hard=((2, 5),))
