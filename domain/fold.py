@@ -18,6 +18,7 @@ WINDOW = 10.0
 _GROWTH = math.log(1.01)
 _FLOOR = 1e-6
 _EMPTY = (0, 0.0)
+_NONE: Mapping[str, int] = {}
 
 
 class LatencyHistogram:
@@ -176,9 +177,14 @@ class OutcomeFold:
         """Latencies of all answers, late ones included."""
         return self._latency
 
-    def summary(self, duration: float | None = None) -> Summary:
-        """Metrics so far. ``duration``: seconds that rates are over (default: first arrival to last outcome)."""
-        queries = sum(self._kinds.values())
+    def summary(self, duration: float | None = None, *, lost: Mapping[str, int] = _NONE) -> Summary:
+        """Metrics so far. ``duration``: seconds that rates are over (default: first arrival to last outcome).
+
+        ``lost``: queries without an outcome, by app: not answered within their SLO either. Of which class they were,
+        nobody knows.
+        """
+        apps = {name: self._apps.get(name) or _AppFold() for name in sorted({*self._apps, *lost})}
+        queries = sum(self._kinds.values()) + sum(lost.values())
         on_time = sum(a.on_time for a in self._apps.values())
         answered = self._kinds[OutcomeKind.ANSWERED]
         span = duration if duration is not None else max(self._last - self._first, 0.0)
@@ -204,12 +210,12 @@ class OutcomeFold:
             variants_used={name: dict(sorted(a.variants.items())) for name, a in sorted(self._apps.items())},
             per_app={
                 name: {
-                    "queries": a.queries,
-                    "slo_attainment": _ratio(a.on_time, a.queries),
+                    "queries": a.queries + lost.get(name, 0),
+                    "slo_attainment": _ratio(a.on_time, a.queries + lost.get(name, 0)),
                     "effective_accuracy": _ratio(a.accuracy_on_time, a.on_time),
                     "relative_accuracy": _ratio(a.relative_on_time, a.on_time),
                 }
-                for name, a in sorted(self._apps.items())
+                for name, a in apps.items()
             },
         )
 

@@ -1,11 +1,12 @@
 """The audit: reads the topics by itself and proves that every query has exactly one terminal outcome.
 
 records on the query topics = outcomes on the result topics + dead letters about query records. A query is known by app,
-source and id; a record of one that was seen before has a dead letter, not a second outcome: without either it is lost,
-and what has both a dead letter that refuses it and an outcome ended twice. Outcomes of older versions
-do not tell the source: each is of the query of its app and id that has no other. Promises are recounted
-(sluicegate.sluice.audit.promise_audit). Nothing here trusts a counter of the system. Where windows are asked for, what
-went wrong is told of each of them (sluicegate.sluice.audit.fault_windows).
+source and id; a record of one that was seen before has a dead letter, not a second outcome: without either it is lost.
+What has a dead letter that refuses it and an outcome ended twice, and so did one of the records of a query of which
+there are fewer than outcomes and dead letters. Outcomes of older versions do not tell the source: each is of the query
+of its app and id that has no other. Promises are recounted (sluicegate.sluice.audit.promise_audit). Nothing here trusts
+a counter of the system. Where windows are asked for, what went wrong is told of each of them
+(sluicegate.sluice.audit.fault_windows).
 
 Topics do not keep records for ever. Where a partition has let go of its oldest ones, a query that may have had its
 outcome among them is not lost, and an outcome whose query may have been among them is not unknown: both are *gone by*.
@@ -39,6 +40,7 @@ _UNORDERED_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What was found. ``balanced``: nothing lost, duplicated, unknown or marked wrongly. ``cost``: money by kind.
+    ``summary``: of the first outcome of each query, and of what is lost.
 
     ``unreadable``: records on result topics that are no outcome, which a stranger may write. ``gone_by``: queries and
     outcomes that are not judged, as the topics may have let go of the other.
@@ -57,7 +59,7 @@ class AuditReport:
     gone_by: int
     kinds: Mapping[str, int]
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    summary: Summary | None
+    summary: Summary
     cost: Mapping[str, float] = field(default_factory=dict)
     promises: tuple[StreamReport, ...]
     windows: tuple[WindowReport, ...]
@@ -199,7 +201,10 @@ class Audit:
         lost = [key for key in unanswered if not self._may_have_ended(key)]
         unasked = sorted(outcomes.keys() - asked)
         once = expected.union(unasked)
-        copies = {key: n - (key in once) for key, n in outcomes.items() if n > (key in once)}
+        # Each record has one of the two: what is more than all records, where all are there, is too much.
+        ends = {key: outcomes[key] + letters[key] - records[key] for key in asked if self._is_whole(key)}
+        copies = {key: max(n - (key in once), ends.get(key, 0)) for key, n in outcomes.items()}
+        copies = {key: n for key, n in copies.items() if n > 0}
         unknown = [key for key in unasked if not self._may_have_been_asked(key)]
         unmarked = [whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
@@ -223,7 +228,7 @@ class Audit:
                 "unknown": _ids(unknown),
                 "late_unmarked": _ids(unmarked),
             },
-            summary=self._fold.summary(),
+            summary=self._fold.summary(lost=Counter(key.app for key in lost)),
             cost=self._cost,
             promises=promises,
             windows=report_by_window(
@@ -242,6 +247,10 @@ class Audit:
         ends = (self._topics.results(key.app), self._topics.dead_letters)
         since = max((self._since[topic] for topic in ends if topic in self._since), default=None)
         return since is not None and (self._when is None or self._when[key] <= since + _UNORDERED_S)
+
+    def _is_whole(self, key: QueryKey) -> bool:
+        """Whether every record of this query that there was has been read."""
+        return self._topics.queries(key.app) not in self._since
 
     def _may_have_been_asked(self, key: QueryKey) -> bool:
         since = self._since.get(self._topics.queries(key.app))

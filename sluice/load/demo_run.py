@@ -167,11 +167,11 @@ async def run_demo(
 def summarise(
     observer: Observer, audit: AuditReport, catalogue: Catalogue, rows: Mapping[str, int], *, wall_s: float
 ) -> dict[str, Any]:
-    """The demo's summary.json: counts by the audit's reading of the topics, metrics by the fold over outcomes.
+    """The demo's summary.json: counts and metrics by the audit's reading of the topics, so that what is lost counts.
 
     ``rows``: unlike ones that were asked about, by app; the same again says nothing new of a variant's accuracy.
     """
-    fold = observer.fold.summary()
+    fold = audit.summary
     checks = {}
     for name, checked in sorted(observer.checked.items()):
         variant = catalogue.variants[name.partition("/")[2]]

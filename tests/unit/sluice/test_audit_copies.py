@@ -7,9 +7,13 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport
+from sluicegate.sluice.load.demo_run import summarise
+from sluicegate.sluice.load.run_observer import Observer
+from sluicegate.streams import connect
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+from tests.harness import toy_catalogue
 
 TOPICS = Topics("audited")
 NOW = 1.7e9
@@ -75,6 +79,51 @@ def test_what_was_refused_and_answered_ended_twice() -> None:
     assert (found.duplicates, found.examples["duplicates"], found.lost, found.balanced) == (1, ("q",), 0, False)
     again = report([first, other, asked(9, "q")], [refused(first, "is no JSON")], [answered("q"), answered("r")])
     assert again.balanced, "it was asked again, and then answered"
+
+
+def test_a_record_that_was_answered_and_called_a_copy_of_itself_ended_twice() -> None:
+    first, other = asked(3, "q"), asked(4, "r")
+    found = report([first, other], [refused(first, "duplicate_id: seen before")], [answered("q"), answered("r")])
+    assert (found.duplicates, found.examples["duplicates"], found.lost, found.balanced) == (1, ("q",), 0, False)
+    assert (found.queries, found.outcomes, found.dead_letters) == (2, 2, 1)
+    copy = asked(8, "q")
+    both = [refused(record, "duplicate_id: seen before") for record in (first, copy)]
+    assert report([first, copy, other], both, [answered("q"), answered("r")]).duplicates == 1
+    assert report([first, copy, other], both[1:], [answered("q"), answered("r")]).balanced
+
+
+@pytest.mark.parametrize(("topic", "duplicates"), [(TOPICS.queries("toy"), 0), (TOPICS.queries("vow"), 1)])
+def test_a_copy_whose_first_record_is_gone_by_is_no_duplicate(topic: str, duplicates: int) -> None:
+    audit, copy = Audit(TOPICS), asked(8, "q")
+    audit.let_go(topic, NOW + 8)
+    audit.add_query(copy)
+    audit.add_dead_letter(refused(copy, "duplicate_id: seen before"))
+    audit.add_result(answered("q"))
+    found = audit.report()
+    assert (found.duplicates, found.lost, found.unknown) == (duplicates, 0, 0)
+
+
+def test_what_is_lost_was_not_answered_in_time_either() -> None:
+    asks = [asked(3, "a"), asked(4, "b"), asked(5, "c", app="vow"), asked(6, "d", app="mum"), asked(7, "e")]
+    found = report(asks, [refused(asks[4], "is no JSON")], [answered("a"), answered("c", app="vow")])
+    assert (found.lost, found.summary.queries, found.summary.answered_on_time) == (2, 4, 2)
+    assert (found.summary.slo_attainment, found.summary.violation_ratio) == (0.5, 0.5)
+    shares = {app: (told["queries"], told["slo_attainment"]) for app, told in found.summary.per_app.items()}
+    assert shares == {"mum": (1, 0.0), "toy": (2, 0.5), "vow": (1, 1.0)}
+    whole = report(asks[:1], [], [answered("a")])
+    assert (whole.summary.queries, whole.summary.violation_ratio) == (1, 0.0)
+
+
+def test_what_the_demo_tells_of_its_run_counts_what_is_lost() -> None:
+    asks = [asked(3, "a"), asked(4, "b"), asked(5, "c", app="vow"), asked(6, "d", app="vow")]
+    results = [answered("a"), answered("c", app="vow"), answered("c", app="vow")]
+    observer = Observer(connect("memory://"), TOPICS)
+    for record in results:
+        observer.take(record)
+    told = summarise(observer, report(asks, [], results), toy_catalogue(("toy", "vow")), {}, wall_s=1.0)
+    assert (told["queries"], told["lost"], told["duplicates"], told["answered_on_time"]) == (4, 2, 1, 2)
+    assert told["slo_attainment"] == 0.5
+    assert {app: one["slo_attainment"] for app, one in told["per_app"].items()} == {"toy": 0.5, "vow": 0.5}
 
 
 def test_what_cannot_be_understood_needs_no_outcome() -> None:
