@@ -266,30 +266,33 @@ async def read_topics(
 ) -> Audit:
     """Read every query, result and dead-letter topic of the prefix from its beginning to its present end.
 
-    ``wall``: the time, as far as it tells how old what is gone must be.
+    Where results and dead letters end is looked up before queries are read: of what ends meanwhile the query may come
+    behind those that are read. What has not ended by then is lost, as far as this tells. ``wall``: the time, as far as
+    it tells how old what is gone must be.
     """
     names = await broker.admin().topics()
-    ends = {n for n in names if topics.is_results(n) or n == topics.dead_letters}
-    audit = Audit(topics, timed=timed or await _let_go(broker, ends))
+    begin, end = await _extents(broker, {n for n in names if topics.is_results(n) or n == topics.dead_letters})
+    audit = Audit(topics, timed=timed or any(begin.values()))
     await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query, audit.let_go, wall=wall)
-    await read_whole(broker, {n for n in names if topics.is_results(n)}, audit.add_result, audit.let_go, wall=wall)
-    await read_whole(
-        broker, {n for n in names if n == topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall
-    )
+    results = {n for n in names if topics.is_results(n)}
+    await read_whole(broker, results, audit.add_result, audit.let_go, wall=wall, until=end)
+    await read_whole(broker, {topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall, until=end)
     await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
     await read_whole(broker, {n for n in names if n == topics.registry}, audit.add_registered)
     return audit
 
 
-async def _let_go(broker: Broker, names: set[str]) -> bool:
-    """Whether some of ``names`` does not hold its oldest records any more."""
+async def _extents(
+    broker: Broker, names: set[str]
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    """Where each partition of ``names`` begins and ends."""
     partitions = await _partitions(broker, names)
     if not partitions:
-        return False
+        return {}, {}
     consumer = broker.consumer(partitions=partitions, start_at="end")
     await consumer.start()
     try:
-        return any((await consumer.beginning_offsets(partitions)).values())
+        return await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
     finally:
         await consumer.stop()
 
@@ -306,19 +309,24 @@ async def read_whole(
     let_go: Callable[[str, float], None] | None = None,
     *,
     wall: Callable[[], float] = time.time,
+    until: Mapping[TopicPartition, int] | None = None,
 ) -> None:
-    """Hand over all records of these topics, from their beginning to their present end.
+    """Hand over all records of these topics, from their beginning to their present end, or to where ``until`` says of
+    the partitions that it names.
 
     ``let_go`` is told of each topic with a partition that has lost its oldest records, and since when it holds all:
     of one that has lost everything, since when nothing can have been lost.
     """
-    partitions = await _partitions(broker, names)
+    if until is None:
+        partitions = await _partitions(broker, names)
+    else:
+        partitions = [place for place in until if place.topic in names]
     if not partitions:
         return
     consumer = broker.consumer(partitions=partitions, start_at="beginning")
     await consumer.start()
     try:
-        ends = await consumer.end_offsets(partitions)
+        ends = until or await consumer.end_offsets(partitions)
         shortened = {p for p, begin in (await consumer.beginning_offsets(partitions)).items() if begin > 0}
         unread = {p for p in partitions if await consumer.position(p) < ends[p]}
         while unread:

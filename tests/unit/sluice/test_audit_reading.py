@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from sluicegate.sluice.audit.result_log import find_results, read_results, resul
 from sluicegate.sluice.audit.topic_audit import read_topics
 from sluicegate.sluice.registration.registry_topic import app_record
 from sluicegate.streams import connect
-from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.memory.consumer import MemoryConsumer
+from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec, Written
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 from tests.harness import toy_catalogue
@@ -122,6 +125,41 @@ async def test_what_was_promised_is_read_of_the_registry_where_no_worker_said_it
         await put(broker, TOPICS.results(key[0]), 0, ended(key, OutcomeKind.EXPIRED, 1.5), NOW + number)
     report = (await read_topics(broker, TOPICS)).report()
     assert [(stream.app, stream.misses, stream.broken) for stream in report.promises] == [("words", 2, 1)]
+
+
+class Busy(MemoryBroker):
+    """Whenever somebody is about to read, a query is asked twice, answered and refused."""
+
+    asked = 0
+
+    def consumer(self, **reads: Any) -> MemoryConsumer:
+        key = ("cats", "/shop", f"n{self.asked}")
+        query = codec.encode_query(key[2], (), app="cats", source="shop", now=NOW)
+        _, copy = [self._append(TOPICS.queries("cats"), query) for _ in range(2)]
+        refused = Record(*copy, None, b"", (), NOW)
+        error = InvalidInputError("id", "duplicate_id: seen")
+        self._append(TOPICS.dead_letters, codec.dead_letter(refused, error, stage="admission", now=NOW))
+        self._append(TOPICS.results("cats"), ended(key))
+        self.asked += 1
+        return super().consumer(**reads)
+
+    def _append(self, topic: str, message: codec.Message) -> Written:
+        return self._store.append(topic, message.value, message.key, message.headers, self.asked % 2, NOW + self.asked)
+
+
+async def test_of_a_system_that_is_being_asked_no_outcome_is_unknown() -> None:
+    """What had not ended when the audit began has not: the query that came since is lost, and so is its copy."""
+    busy = Busy()
+    names = (TOPICS.queries("cats"), TOPICS.results("cats"), TOPICS.dead_letters)
+    await busy.admin().create_topics([TopicSpec(name=name, partitions=2) for name in names])
+    for _ in range(3):
+        before = busy.asked
+        report = (await read_topics(busy, TOPICS)).report()
+        assert busy.asked == before + 4
+        assert (report.outcomes, report.dead_letters, report.queries) == (before + 1, before + 1, 2 * (before + 2))
+        assert (report.lost, report.unknown, report.duplicates) == (2, 0, 0)
+        assert set(report.examples["lost"]) == {f"n{before + 1}"}
+    await busy.close()
 
 
 async def test_nothing_is_read_where_there_are_no_topics() -> None:
