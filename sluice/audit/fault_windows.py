@@ -22,6 +22,7 @@ MARGIN = 5.0
 """Seconds: a device is missed some time after it fell silent, and queues are worked off after it is back."""
 
 _MOST = 100_000
+_YEAR_10000 = 253_402_300_800.0
 _GONE, _BACK = {"lost"}, {"joined", "returned", "restarted"}
 _REMEDY = 'give a list such as [{"name": "kill d1", "began": 1750000000.0, "ended": "2025-06-15T16:00:00+00:00"}]'
 
@@ -111,6 +112,10 @@ def _window(entry: Any, where: str) -> FaultWindow:
 
 def _moment(value: Any, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value < _YEAR_10000:
+            raise ConfigurationError(
+                f"{where} is {value!r}, past the year 9999 or before 1970; give seconds, not milliseconds"
+            )
         return float(value)
     try:
         moment = datetime.fromisoformat(value)

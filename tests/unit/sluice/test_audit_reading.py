@@ -219,8 +219,11 @@ def test_windows_are_read_in_seconds_or_dates_by_their_beginning(tmp_path: Path)
         {"name": "late", "began": "2023-11-14T22:13:30+00:00", "ended": "2023-11-14T23:13:40+01:00"},
         {"name": "b", "began": NOW, "ended": NOW},
         {"name": "a", "began": int(NOW), "ended": NOW + 5.5},
+        {"name": "ever", "began": 0, "ended": 253_402_300_799},
     ]
-    assert windows_of(tmp_path, listed) == (
+    found = windows_of(tmp_path, listed)
+    assert found == (
+        FaultWindow(name="ever", began=0.0, ended=253_402_300_799.0),
         FaultWindow(name="a", began=NOW, ended=NOW + 5.5),
         FaultWindow(name="b", began=NOW, ended=NOW),
         FaultWindow(name="late", began=NOW + 10.0, ended=NOW + 20.0),
@@ -237,6 +240,12 @@ def test_windows_are_read_in_seconds_or_dates_by_their_beginning(tmp_path: Path)
         ([{"name": "a", "began": 1, "ended": 2}, {"name": 3, "began": 1, "ended": 2}], "entry 1 has no name"),
         ([{"name": "a", "began": True, "ended": 2}], "began is True"),
         ([{"name": "a", "began": 1}], "ended is None"),
+        (
+            [{"name": "a", "began": 1_700_000_000_000, "ended": 1_700_000_009_000}],
+            "0: began.*seconds, not milliseconds",
+        ),
+        ([{"name": "a", "began": 1, "ended": 253_402_300_800}], "ended is 253402300800, past the year 9999"),
+        ([{"name": "a", "began": -0.5, "ended": 2}], "began is -0.5, .*before 1970"),
         ([{"name": "a", "began": 1, "ended": "soon"}], "ended is 'soon'"),
         ([{"name": "a", "began": "2023-11-14T22:13:30", "ended": 2}], "began.*time zone"),
         ([{"name": "a", "began": 3, "ended": 2}], "entry 0: ended lies before"),
