@@ -171,7 +171,7 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
     if plan is not None:
         rows.append(("planned because", plan.reason))
         for placement in plan.of_app(outcome.app):
-            chosen = placement.device == outcome.device
+            chosen = placement.device == outcome.device and outcome.slice in {None, placement.slice}
             text = (
                 f"{'+'.join(placement.variants)} on {placement.device}/{placement.slice}, share {placement.share:.0%}"
             )

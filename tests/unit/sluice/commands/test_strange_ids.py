@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.audit.topic_audit import Audit
@@ -54,6 +55,28 @@ def test_an_explanation_is_shown_to_the_letter(strange: str) -> None:
     text = shown(explain.table(outcome(strange), None, [(f"v{strange}", "too slow")]))
     for told in (f"Query {strange}", f"/{strange}", f"model_error: no {strange}", f"v{strange}, too slow"):
         assert told in text
+
+
+@pytest.mark.parametrize(
+    ("device", "part", "chosen"),
+    [
+        ("g0", "3g-0", ["b on g0/3g-0"]),
+        ("g0", "4g-0", ["a on g0/4g-0"]),
+        ("g1", "4g-0", ["c on g1/4g-0"]),
+        ("g0", None, ["a on g0/4g-0", "b on g0/3g-0"]),  # by an outcome of a version that told no slice
+        (None, None, []),
+    ],
+)
+def test_what_was_chosen_is_the_slice_that_answered_not_all_of_its_device(
+    device: str | None, part: str | None, chosen: list[str]
+) -> None:
+    hosted = [("g0", "a", "4g-0"), ("g0", "b", "3g-0"), ("g1", "c", "4g-0")]
+    placements = tuple(Placement(on, "cats", (variant,), 0.3, 8, cut) for on, variant, cut in hosted)
+    plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placements, reason="start")
+    told = explain.table(replace(outcome("q"), device=device, slice=part), plan, [])
+    rows = list(zip(*(column.cells for column in told.columns), strict=True))
+    assert [text for name, text in rows if name == "chosen"] == [f"{one}, share 30%" for one in chosen]
+    assert sum(name == "alternative" for name, _ in rows) == 3 - len(chosen)
 
 
 def test_a_query_that_nobody_has_asked_is_named_to_the_letter(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
