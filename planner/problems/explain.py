@@ -202,7 +202,7 @@ def _binding(
         held = f"all {p.count} devices are needed; " if p.used == p.count else ""
         lines.append(f"pool {p.pool}: {held}one more {gains}")
     if gains := _gains(*money):
-        lines.append(f"the budget of {problem.budget:g} an hour is spent; one more {gains}")
+        lines.append(f"the budget of {problem.budget:g} an hour binds; one more {gains}")
     content = all(a.served >= 1.0 and a.accuracy >= a.best_accuracy - 1e-6 for a in apps if a.demand_qps > 0)
     floors = [] if content else [d for d in problem.demands if d.min_accuracy > 0]
     lines.extend(

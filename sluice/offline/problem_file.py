@@ -3,13 +3,14 @@
 Rules: ``${NAME}`` is replaced from the environment first, an unset one is an error. ``--set`` changes a field by its
 dotted path (lists are searched by name or type: ``apps.bert.demand_qps=20``). ``--what-if demand.<app>=x2`` (or
 ``=20``, ``=+5``) and ``--what-if pools.<type>=+1`` ask a second question beside the first. Of several entries of a name
-one is named by its place in the file, as answers call pools: ``pools.gpu#1``.
+one is named by its place in the file, as answers call pools: ``pools.gpu#1``; ``demand.<app>=x2`` is of all of them.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,18 +139,27 @@ def _suppose(document: dict[str, Any], text: str) -> None:
     if not sign or kind not in ("demand", "pools") or not name:
         raise InvalidInputError(f"--what-if {text}", "is not of the form demand.<app>=x2 or pools.<type>=+1")
     path, field = (f"apps.{name}", "demand_qps") if kind == "demand" else (f"pools.{name}", "count")
-    holder = _holder(document, f"{path}.{field}")
+    apps = document.get("apps")
+    scaled = apps if kind == "demand" and value.startswith("x") and isinstance(apps, list) else []
+    every = [entry for entry in scaled if isinstance(entry, dict) and entry.get("name") == name]
+    for holder in every or [_holder(document, f"{path}.{field}")]:
+        holder[field] = _supposed(text, holder.get(field), value, whole=kind == "pools")
+
+
+def _supposed(text: str, held: Any, value: str, *, whole: bool) -> float:
+    """``held``, changed as ``value`` says."""
     try:
-        now = float(holder[field])
-        factor = value.removeprefix("x")
-        number = float(factor)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"--what-if {text}", "needs a number: x2, +5, -5 or 20") from error
-    if value.startswith("x"):
-        number = now * number
-    elif value[:1] in "+-":
-        number = now + number
-    holder[field] = number if kind == "demand" else round(number)
+        now = float(held)
+        number = float(value.removeprefix("x"))
+        if value.startswith("x"):
+            number = now * number
+        elif value[:1] in "+-":
+            number = now + number
+        if not isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"--what-if {text}", "needs a finite number: x2, +5, -5 or 20") from error
+    return round(number) if whole else number
 
 
 def _holder(document: dict[str, Any], key: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_what_binds_is_said_of_the_app_the_pool_the_budget_and_the_floor_that_do
     said = lines(detecting, planner("allocation").allocate(detecting))
     assert said.startswith("pool fast: all 1 devices are needed; one more adds") and "pool cheap" not in said
     poor = asked(60.0, 14.0, budget=4.0)
-    assert "the budget of 4 an hour is spent; one more serves" in lines(poor, planner("allocation").allocate(poor))
+    assert "the budget of 4 an hour binds; one more serves" in lines(poor, planner("allocation").allocate(poor))
     floored = replace(busy, demands=(replace(busy.demands[0], min_accuracy=0.8), busy.demands[1]))
     said = lines(floored, planner("allocation").allocate(floored))
     assert "min_accuracy 0.8 bars the faster variants of cat" in said

@@ -117,7 +117,12 @@ def test_the_table_explains_what_binds(problem: Path) -> None:
         (["--set", "pools.cpu.count=1.5"], "count"),
         (["--set", "unheard=1"], "unheard"),
         (["--set", "headroom"], "key=value"),
-        (["--what-if", "demand.digits=twice"], "needs a number"),
+        (["--what-if", "demand.digits=twice"], "needs a finite number"),
+        (["--what-if", "pools.cpu=xnan"], "needs a finite number"),
+        (["--what-if", "pools.cpu=xinf"], "needs a finite number"),
+        (["--what-if", "pools.cpu=1e999"], "needs a finite number"),
+        (["--what-if", "demand.digits=+inf"], "needs a finite number"),
+        (["--what-if", "demand.nothing=x2"], "there is no such entry"),
         (["--what-if", "weather.digits=x2"], "demand.<app>=x2"),
         (["--planner", "oracle"], "unknown"),
         (["--set", "budget=-1"], "budget"),
@@ -140,7 +145,8 @@ TWO_POOLS = (
 @pytest.mark.parametrize(
     ("option", "key", "ones"),
     [
-        ("--what-if", "demand.words=x2", "words#1 or words#2"),
+        ("--what-if", "demand.words=300", "words#1 or words#2"),
+        ("--what-if", "demand.words=+50", "words#1 or words#2"),
         ("--what-if", "pools.gpu=+2", "gpu#1 or gpu#2"),
         ("--set", "apps.words.slo_ms=50", "words#1 or words#2"),
     ],
@@ -157,6 +163,13 @@ def test_of_several_entries_of_a_name_none_is_changed_until_one_is_named(option:
         {False: 1, True: 2},
         {False: 1, True: 4},
     ]
+
+
+def test_demand_that_is_multiplied_is_that_of_every_class_of_the_app() -> None:
+    asked = read_question(EXAMPLES / "two-apps.yaml", (), ["demand.words=x1.5", "demand.images=x2"]).problem
+    assert [(d.app, d.qps) for d in asked.demands] == [("images", 1200.0), ("words", 300.0), ("words", 150.0)]
+    one = read_question(EXAMPLES / "two-apps.yaml", (), ["demand.words#2=x3"]).problem
+    assert [d.qps for d in one.demands] == [600.0, 200.0, 300.0]
 
 
 def used(found: dict[str, Any]) -> dict[str, int]:
