@@ -20,6 +20,9 @@ err = Console(stderr=True, emoji=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 
+MAX_SEED = 2**63 - 1
+"""As of scenarios: a larger one could not be told as JSON."""
+
 _TOLD_EVERY_S = 10.0
 EXIT_FAILED = 1
 """The command ran and found a fault (an audit that does not balance, say)."""

@@ -42,7 +42,7 @@ class ProcurementSettings(SpotFields, Section):
     notices: Text
     notices_remote: bool = False
     provider: Literal["simulated"] = "simulated"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
 
     @field_validator("notices")
     @classmethod

@@ -13,7 +13,7 @@ from rich.table import Table
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
-from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import MAX_SEED, JsonOption, err, one_line_errors, out, print_json, require_plots
 
 SetOption = Annotated[
     list[str] | None,
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); examples are in examples/scenarios.")],
     settings: SetOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Instead of the scenario's.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report with plots here.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -12,7 +12,16 @@ from rich.table import Table
 
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import new_run_folder
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import (
+    EXIT_FAILED,
+    MAX_SEED,
+    JsonOption,
+    err,
+    one_line_errors,
+    out,
+    print_json,
+    require_plots,
+)
 from sluicegate.sluice.load.demo_run import DEVICES, DemoResult, demo_trace, run_demo
 from sluicegate.sluice.load.live_table import frame
 from sluicegate.sluice.load.run_observer import Observer
@@ -33,7 +42,7 @@ def demo(
     broker: Annotated[str | None, typer.Option(help="memory:// (default) or kafka://host:port.")] = None,
     duration: Annotated[float, typer.Option(min=5.0, max=3600.0, help="Seconds of the trace.")] = DURATION,
     report: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("reports/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the arrivals.")] = 7,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     record: Annotated[bool, typer.Option(help="Write every decision under the run's folder.")] = False,
     as_json: JsonOption = False,

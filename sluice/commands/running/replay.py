@@ -15,7 +15,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, awaited_url, connected
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.console import EXIT_FAILED, MAX_SEED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.open_loop_client import Sender, Sent
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.publish_registration import await_loaded
@@ -46,7 +46,7 @@ def replay(
     duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows a query carries.")] = 1,
     latency_ms: Annotated[float | None, typer.Option(help="Ask for this latency instead of the app's SLO.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the arrivals.")] = 0,
     prefix: Annotated[str | None, typer.Option(help="Topic prefix.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (YAML).")] = None,
     as_json: JsonOption = False,

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.sluice.commands.offline import simulate
 from sluicegate.sluice.commands.running import demo, replay
 from sluicegate.sluice.load import open_loop_client
 from sluicegate.streams.memory.broker import MemoryBroker
@@ -135,10 +136,16 @@ def test_behind_a_broker_that_never_answers_it_ends_before_memory_does(
     assert "the rest is not sent" in told or "did not acknowledge" in told
 
 
-@pytest.mark.parametrize("command", [["replay", "generator", "--qps", "1"], ["demo"]], ids=["replay", "demo"])
-def test_a_seed_below_0_is_refused_as_an_option(command: list[str]) -> None:
+@pytest.mark.parametrize("seed", ["-1", str(2**63), "99999999999999999999"])
+@pytest.mark.parametrize(
+    "command",
+    [["replay", "generator", "--qps", "1"], ["demo"], ["simulate", "none.yaml"]],
+    ids=["replay", "demo", "simulate"],
+)
+def test_a_seed_below_0_or_too_large_for_json_is_refused_as_an_option(command: list[str], seed: str) -> None:
     whole = typer.Typer()
     replay.register(whole)
     demo.register(whole)
-    ended = CliRunner().invoke(whole, [*command, "--seed", "-1"], env={"COLUMNS": "200"})
+    simulate.register(whole)
+    ended = CliRunner().invoke(whole, [*command, "--seed", seed], env={"COLUMNS": "200"})
     assert ended.exit_code == 2 and "Invalid value for '--seed'" in ended.stderr
