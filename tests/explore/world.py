@@ -201,6 +201,7 @@ class World:
         takers = {self.topics.queries(app): audit.add_query for app in APPS}
         takers |= {self.topics.results(app): audit.add_result for app in APPS}
         takers |= {self.topics.dead_letters: audit.add_dead_letter, self.topics.status: audit.add_status}
+        takers |= {self.topics.registry: audit.add_registered}
         for topic, take in takers.items():
             for partition in self._partitions(topic):
                 log = store.log(partition)
