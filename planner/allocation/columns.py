@@ -5,15 +5,20 @@ Rules:
   (and, where units hold several, not larger). What is loaded somewhere stays in.
 - Where selection tables are made, units hold sets of an app's variants (``table_columns``) instead of one.
 - Where units may hold several variants, every set of them that fits the memory is a host, up to a limit for each pool
-  beyond which each app keeps fewer variants, spread over its accuracies. Such sets pay below about four devices an app.
+  beyond which each app keeps fewer variants, spread over its accuracies. Where one of each app is still too many, sets
+  of each size are hosts, spread over the apps. Such sets pay below about four devices an app.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import islice
+from math import comb, inf
+
+import numpy as np
 
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.allocation.program import Candidate, Host, Loaded, PoolKey, Program, Serve
+from sluicegate.planner.allocation.program import Candidate, Host, Ints, Loaded, PoolKey, Program, Serve
+from sluicegate.planner.allocation.rounding import Whole
 from sluicegate.planner.allocation.table_columns import TableColumn, host_of, table_columns
 from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.plan_limits import limits_of
@@ -129,23 +134,72 @@ def _sets(
     slo = {app: min(d.slo for d in mine.values()) for app, mine in by_app.items()}
     fewest = min(by_sharing)
     each = max((sum(c.variant.app == app for c in by_sharing[fewest]) for app in by_app), default=0)
-    while True:
-        chosen = [
-            members
-            for sharing, found in by_sharing.items()
-            for size in range(2, limit + 1)
-            for members in combinations(_spread(found, each), size)
-            if len({c.variant.app for c in members}) == sharing and _fits(members, key)
-        ]
-        if len(chosen) <= MAX_SETS or each <= 1:
-            break
+    while len(chosen := list(islice(_listed(by_sharing, each, limit, key), MAX_SETS + 1))) > MAX_SETS and each > 1:
         each -= 1
-    for members in chosen[:MAX_SETS]:
+    if len(chosen) > MAX_SETS:
+        chosen = list(_sampled(by_sharing, key))
+    for members in chosen:
         apps = {c.variant.app for c in members}
         budget = min(slo[app] for app in apps) / (len(apps) + 1)
         within = tuple(rated(problem, key, c, budget) for c in members)
         if all(c.rates for c in within):
             yield _Held(within)
+
+
+def _listed(
+    by_sharing: Mapping[int, Sequence[Candidate]], each: int, limit: int, key: PoolKey
+) -> Iterator[tuple[Candidate, ...]]:
+    """All sets that fit, with ``each`` variants an app to choose from. One at a time: there can be far too many."""
+    room = key.memory_bytes or inf
+    for sharing, all_found in by_sharing.items():
+        found = _spread(all_found, each)
+        later = [len({c.variant.app for c in found[i:]} - {c.variant.app}) for i, c in enumerate(found)]
+        for size in range(2, limit + 1):
+            yield from _grown(found, later, 0, size, sharing, room)
+
+
+def _grown(
+    found: Sequence[Candidate], later: Sequence[int], start: int, size: int, sharing: int, room: float, app: str = ""
+) -> Iterator[tuple[Candidate, ...]]:
+    """Sets of ``size`` of what lies from ``start`` on, with ``sharing`` apps besides ``app``, which stand together.
+
+    ``later``: how many apps come after each one's. What can become no such set is not gone into.
+    """
+    if not size:
+        yield ()
+        return
+    for i in range(start, len(found) - size + 1):
+        own = found[i].variant.app
+        lacking = sharing - (own != app)
+        left = room - found[i].memory_bytes
+        if left >= 0 and 0 <= lacking <= min(later[i], size - 1):
+            for others in _grown(found, later, i + 1, size - 1, lacking, left, own):
+                yield (found[i], *others)
+
+
+def _sampled(by_sharing: Mapping[int, Sequence[Candidate]], key: PoolKey) -> Iterator[tuple[Candidate, ...]]:
+    """Of the sets of one variant an app, as many of each size, at even distances in their order."""
+    by_size = {size: _spread(found, 1) for size, found in by_sharing.items()}
+    sizes = [size for size, found in by_size.items() if 2 <= size <= len(found)]
+    for size in sizes:
+        found = by_size[size]
+        count = comb(len(found), size)
+        most = min(count, MAX_SETS // len(sizes))
+        for i in range(most):
+            members = tuple(found[j] for j in _combination(len(found), size, i * count // most))
+            if _fits(members, key):
+                yield members
+
+
+def _combination(n: int, size: int, rank: int) -> Iterator[int]:
+    """The ``rank``-th of the ways to choose ``size`` of ``n``, in order."""
+    for j in range(n):
+        with_it = comb(n - j - 1, size - 1) if size else 0
+        if rank < with_it:
+            yield j
+            size -= 1
+        else:
+            rank -= with_it
 
 
 def _spread(found: Sequence[Candidate], each: int) -> list[Candidate]:
@@ -163,6 +217,20 @@ def _spread(found: Sequence[Candidate], each: int) -> list[Candidate]:
 
 def _fits(members: Sequence[Candidate], key: PoolKey) -> bool:
     return not key.memory_bytes or sum(c.memory_bytes for c in members) <= key.memory_bytes
+
+
+def with_hosts(program: Program, other: Program, whole: Whole) -> tuple[Program, Ints]:
+    """The program with the hosts that another one of the same units and demands uses, and how many units have each."""
+    number = {(h.pool, h.variants): i for i, h in enumerate(program.hosts) if not h.ranked}
+    hosts, serves = list(program.hosts), list(program.serves)
+    units = dict.fromkeys(range(len(hosts)), 0)
+    for h, host in enumerate(other.hosts):
+        at = number.setdefault((host.pool, host.variants), len(hosts))
+        if at == len(hosts):
+            hosts.append(host)
+            serves.extend(replace(other.serves[i], host=at) for i in other.serves_of_host[h])
+        units[at] = int(whole.units[h])
+    return replace(program, hosts=tuple(hosts), serves=tuple(serves)), np.array(list(units.values()), dtype=np.int64)
 
 
 def rated(problem: Problem, key: PoolKey, candidate: Candidate, budget: float) -> Candidate:

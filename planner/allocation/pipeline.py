@@ -2,7 +2,8 @@
 
 Rules:
 - Every step leaves something that can be published; a later one only replaces it by something better (service first,
-  then accuracy less prices). The plan in force takes part as an incumbent.
+  then accuracy less prices). The plan in force takes part as an incumbent; where apps that may share units are more
+  than those, so does the answer that needs no solver, as a search over sets of variants sees only a part of them.
 - Loads have their price where a unit holds one variant; where it may hold several they are free.
 - The LP of the published service bounds its accuracy from above: every plan carries a certified gap.
 - The polish runs only where the gap or the service leaves something to gain, and stops on nodes or gap. If its safety
@@ -19,10 +20,10 @@ import numpy as np
 from sluicegate.domain.fleet.device import Device
 from sluicegate.planner.allocation import column_pruning, goal_chain
 from sluicegate.planner.allocation.assignment import allocation, assign
-from sluicegate.planner.allocation.columns import build
+from sluicegate.planner.allocation.columns import build, with_hosts
 from sluicegate.planner.allocation.idle_units import fill
 from sluicegate.planner.allocation.linear import Matrix, MipSolver
-from sluicegate.planner.allocation.program import Floats, Program
+from sluicegate.planner.allocation.program import Floats, Ints, Program
 from sluicegate.planner.allocation.rounding import Whole, evaluate, prices, round_up
 from sluicegate.planner.allocation.solver_types import Limits, SolverError
 from sluicegate.planner.allocation.table_columns import one_set_each
@@ -32,6 +33,7 @@ from sluicegate.planner.allocation.units import count_loaded, equal_part, group_
 from sluicegate.planner.greedy_fill import GreedyFill, serve
 from sluicegate.planner.problems.problem import Allocation, Problem
 from sluicegate.planner.problems.problem_checks import check
+from sluicegate.planner.shared_units import SharedUnits
 
 _FEW = 200
 """Units up to which the heuristic's answer is looked at besides."""
@@ -114,7 +116,10 @@ class AllocationPlanner:
             program = one_set_each(program)
             counts = self.solve(program)
             if problem.variants_per_device > 1:
-                program, counts = self._several(program, counts, one_set_each(build(problem, sizes, loaded)))
+                several, start = one_set_each(build(problem, sizes, loaded)), None
+                if (shared := SharedUnits(problem, pools)).needed:
+                    several, start = with_hosts(several, *shared.hosted())
+                program, counts = self._several(program, counts, several, start)
         except SolverError as error:
             fallback = GreedyFill().allocate(problem)
             return replace(fallback, steps=(f"solver: {error}; greedy-fill instead", *fallback.steps))
@@ -130,7 +135,7 @@ class AllocationPlanner:
             rough=counts.rough,
         )
 
-    def _several(self, single: Program, alone: Counts, program: Program) -> tuple[Program, Counts]:
+    def _several(self, single: Program, alone: Counts, program: Program, start: Ints | None) -> tuple[Program, Counts]:
         """The program with several variants a unit and its answer, or the one with single ones where that is as good.
 
         Sets of variants cost memory and loads, so they must gain more than the search's gap.
@@ -140,7 +145,7 @@ class AllocationPlanner:
         if enough and relaxed.solved.bound - alone.whole.value <= self.limits.gap:
             gap = max(alone.gap, relaxed.solved.bound - alone.whole.value)
             return single, replace(alone, gap=gap, steps=(*alone.steps, "several variants a unit could gain nothing"))
-        sets = self.solve(program)
+        sets = self.solve(program, start)
         alone = replace(alone, rough=alone.rough or sets.rough)
         steps = (*(f"single: {s}" for s in alone.steps), *(f"several: {s}" for s in sets.steps))
         more = sets.whole.service_beyond(alone.whole)
@@ -155,8 +160,8 @@ class AllocationPlanner:
     def _bound_gap(self, program: Program, relaxed: goal_chain.Outcome, counts: Counts) -> float:
         return max(0.0, self._bound(program, relaxed, counts.whole) - counts.whole.value)
 
-    def solve(self, program: Program) -> Counts:
-        """Counts and shares for ``program``. Raises SolverError."""
+    def solve(self, program: Program, start: Ints | None = None) -> Counts:
+        """Counts and shares for ``program``, no worse than those of ``start`` (units by host). Raises SolverError."""
         steps = [f"prune: {len(program.serves)} ways to serve {len(program.demands)} demands"]
         if not program.serves or not program.pool_count.any():
             nothing = evaluate(program, np.zeros(len(program.hosts), dtype=np.int64))
@@ -169,7 +174,9 @@ class AllocationPlanner:
         if not _as_served(program, relaxed, best):
             best = self._repair(program, relaxed, best, steps)
         if program.loaded.any():
-            best = self._previous(program, best, steps)
+            best = self._known(program, program.loaded, best, "previous plan", steps)
+        if start is not None:
+            best = self._known(program, start, best, "shared units", steps)
         bound = self._bound(program, relaxed, best)
         if program.money_weight > 0 or bound - best.value > self._enough(program, best):
             best, bound = self._exchange(program, relaxed, best, bound, steps)
@@ -228,15 +235,16 @@ class AllocationPlanner:
             bound = self._bound(program, relaxed, found)
         return found, bound
 
-    def _previous(self, program: Program, best: Whole, steps: list[str]) -> Whole:
+    def _known(self, program: Program, units: Ints, best: Whole, of: str, steps: list[str]) -> Whole:
+        """The better of ``best`` and of what ``units`` serve, where limits allow those."""
         used = np.zeros(len(program.pools), dtype=np.int64)
-        np.add.at(used, program.host_pool, program.loaded)
-        if (used > program.pool_count).any() or not program.affordable(program.loaded):
+        np.add.at(used, program.host_pool, units)
+        if (used > program.pool_count).any() or not program.allowed(units):
             return best
-        previous = evaluate(program, program.loaded)
-        if previous.beats(best):
-            steps.append(f"previous plan: {_describe(program, previous)} is better")
-            return previous
+        known = evaluate(program, units)
+        if known.beats(best):
+            steps.append(f"{of}: {_describe(program, known)} is better")
+            return known
         return best
 
     def _bound(self, program: Program, relaxed: goal_chain.Outcome, best: Whole) -> float:

@@ -293,3 +293,10 @@ class Program(PlanLimits):
     def affordable(self, units: Ints) -> bool:
         """Whether these units, by host, keep within the budget."""
         return self.budget is None or float(self.rent @ units) <= self.budget * (1 + 1e-9) + 1e-9
+
+    def allowed(self, units: Ints) -> bool:
+        """Whether these units, by host, keep within the budget and the number of loads."""
+        if not self.affordable(units):
+            return False
+        loads = int(np.maximum(0, units - self.loaded).sum())
+        return self.max_loads is None or loads <= self.max_loads + self.empty_units

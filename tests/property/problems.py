@@ -15,12 +15,12 @@ _MB = 1 << 20
 
 
 @st.composite
-def catalogues(draw: st.DrawFn) -> Catalogue:
-    """One to four apps of one to four variants, some of them not profiled everywhere, some too slow."""
-    apps, variants, profiles = [], [], []
-    for a in range(draw(st.integers(1, 4))):
+def catalogues(draw: st.DrawFn, apps: tuple[int, int] = (1, 4)) -> Catalogue:
+    """So many apps of one to four variants, some of them not profiled everywhere, some too slow."""
+    asked, variants, profiles = [], [], []
+    for a in range(draw(st.integers(*apps))):
         slo = draw(st.sampled_from((0.05, 0.3, 1.0)))
-        apps.append(App(name=f"app{a}", slo=slo))
+        asked.append(App(name=f"app{a}", slo=slo))
         for v in range(draw(st.integers(1, 4))):
             name = f"app{a}-v{v}"
             variants.append(Variant(name=name, app=f"app{a}", accuracy=draw(st.integers(50, 100)) / 100))
@@ -35,7 +35,7 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
                 )
                 memory = draw(st.sampled_from((10, 100))) * _MB
                 profiles.append(Profile(variant=name, device_type=device_type, points=points, memory_bytes=memory))
-    return Catalogue.of(apps, variants, profiles)
+    return Catalogue.of(asked, variants, profiles)
 
 
 @st.composite
@@ -51,9 +51,11 @@ def _demand(draw: st.DrawFn, app: App, query_class: QueryClass) -> AppDemand:
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, variants_per_device: int = 1, max_devices: int = 8) -> Problem:
+def problems(
+    draw: st.DrawFn, *, variants_per_device: int = 1, max_devices: int = 8, apps: tuple[int, int] = (1, 4)
+) -> Problem:
     """A problem over a random catalogue: zero demands, small memories and two classes among them."""
-    catalogue = draw(catalogues())
+    catalogue = draw(catalogues(apps))
     demands: list[AppDemand] = []
     for app in catalogue.apps.values():
         classes = draw(st.sampled_from(((QueryClass.STRICT,), (QueryClass.STRICT, QueryClass.BEST_EFFORT))))

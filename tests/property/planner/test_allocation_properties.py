@@ -112,6 +112,28 @@ def test_devices_that_hold_two_variants_keep_every_constraint(problem: Problem) 
     assert answer.objective <= answer.bound + 1e-9
 
 
+@pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
+@drawn(15)
+@given(problem=problems(max_devices=3, apps=(4, 8)), variants=st.integers(2, 4))
+def test_apps_that_outnumber_devices_are_served_no_less_than_without_a_solver(
+    name: str, problem: Problem, variants: int
+) -> None:
+    problem = replace(problem, variants_per_device=variants)
+    ours, simple = planner(name).allocate(problem), planner("greedy-fill").allocate(problem)
+    assert_feasible(problem, ours)
+    alone = {d: planner("greedy-fill").allocate(replace(problem, demands=(d,))).served[d.app] for d in problem.demands}
+    for query_class in QueryClass:  # the least served first, then all: what comes first decides
+        asked = [d for d in problem.demands if d.query_class is query_class and d.qps > 0 and alone[d] > 0]
+        mine, other = ([x.served_by_class[d.app, query_class] for d in asked] for x in (ours, simple))
+        total = sum(d.qps * (m - o) for d, m, o in zip(asked, mine, other, strict=True))
+        for gained in (
+            (min(mine, default=0.0) - min(other, default=0.0), total / sum(d.qps for d in asked)) if asked else ()
+        ):
+            if abs(gained) > 1e-4:
+                assert gained > 0.0
+                return
+
+
 @drawn(25)
 @given(problem=problems(max_devices=3))
 def test_holding_two_variants_never_serves_less(problem: Problem) -> None:

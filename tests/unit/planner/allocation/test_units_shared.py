@@ -1,6 +1,7 @@
 """Which apps share a unit without a solver, counted by hand: seconds of each unit, and who gains from another's."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.planner.allocation.columns import build
+from sluicegate.domain.plan import Placement
+from sluicegate.planner.allocation.columns import MAX_SETS, build
 from sluicegate.planner.allocation.program import Program
 from sluicegate.planner.allocation.rounding import Whole
 from sluicegate.planner.allocation.units import group_units
 from sluicegate.planner.greedy_fill import serve
 from sluicegate.planner.problems.problem import AppDemand, Problem
+from sluicegate.planner.registry import planner
 from sluicegate.planner.shared_units import SharedUnits
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -148,3 +151,65 @@ def test_the_heuristic_gives_units_to_what_serves_most_and_then_to_the_more_accu
     program = build(asked, {key: len(units) for key, units in pools.items()}, {})
     assert [h.variants[0] for h in program.hosts] == ["a-high", "a-low", "b-only"]
     assert serve(program).tolist() == units
+
+
+def equal_apps(count: int, variants: int) -> Catalogue:
+    """Apps that are alike but for their names, each with faster and more accurate variants."""
+    names = {f"{chr(ord('a') + i)}{v}": v for i in range(count) for v in range(variants)}
+    return Catalogue.of(
+        [App(name=app, slo=2.0) for app in sorted({name[0] for name in names})],
+        [Variant(name=name, app=name[0], accuracy=0.7 + 0.05 * v) for name, v in names.items()],
+        [
+            Profile(variant=name, device_type="cpu", points=(BatchLatency(1, 0.004 * 2**v, 0.004 * 2**v),))
+            for name, v in names.items()
+        ],
+    )
+
+
+@pytest.mark.parametrize(("apps", "units", "together"), [(10, 2, 5), (15, 3, 5)])
+def test_every_app_is_served_where_units_hold_just_as_many(apps: int, units: int, together: int) -> None:
+    """Only a few of the sets of apps make up a plan for all, and a search is shown a part of the sets."""
+    catalogue = equal_apps(apps, 1)
+    demands = tuple(AppDemand(app=app, qps=1.0, slo=2.0) for app in catalogue.apps)
+    asked = problem(*demands, units=units, variants_per_device=together, catalogue=catalogue)
+    answer = planner("allocation-rounded").allocate(asked)
+    assert min(answer.served.values()) == 1.0
+    assert answer.bound == 1.0
+
+
+def test_a_plan_may_load_no_more_for_apps_that_share_units_than_it_is_allowed() -> None:
+    catalogue = equal_apps(4, 1)
+    demands = tuple(AppDemand(app=app, qps=1.0, slo=2.0) for app in catalogue.apps)
+    asked = problem(*demands, catalogue=catalogue, max_loads=0)
+    held_now = tuple(Placement(device=f"d{i}", app="a", variants=("a0",), share=0.5, max_batch=1) for i in range(2))
+    assert planner("allocation").allocate(asked).loads == 4, "nothing is held yet"
+    answer = planner("allocation").allocate(replace(asked, previous=held_now))
+    assert {p.variants for p in answer.placements} == {("a0",)}
+
+
+@pytest.mark.parametrize(("apps", "variants", "most"), [(12, 2, 5), (14, 1, 7)])
+def test_of_too_many_sets_of_variants_some_of_each_size_are_hosts_for_every_app(
+    apps: int, variants: int, most: int
+) -> None:
+    catalogue = equal_apps(apps, variants)
+    demands = tuple(AppDemand(app=app, qps=1.0, slo=2.0) for app in catalogue.apps)
+    asked = problem(*demands, variants_per_device=most, catalogue=catalogue)
+    pools = group_units(asked.devices, ())
+    hosts = [h.variants for h in build(asked, {key: len(units) for key, units in pools.items()}, {}).hosts]
+    assert len(hosts) == len(set(hosts)) <= MAX_SETS + apps * variants
+    for size in range(2, most + 1):
+        assert {name[0] for held in hosts if len(held) == size for name in held} == set(catalogue.apps)
+
+
+def test_sets_of_variants_are_all_that_fit() -> None:
+    catalogue = replace(
+        found := equal_apps(4, 2),
+        profiles={key: replace(p, memory_bytes=10 * (1 + int(key[0][1]))) for key, p in found.profiles.items()},
+    )
+    demands = tuple(AppDemand(app=app, qps=1.0, slo=2.0) for app in catalogue.apps)
+    asked = problem(*demands, variants_per_device=3, catalogue=catalogue)
+    pools = group_units(tuple(replace(d, memory_bytes=40) for d in asked.devices), ())
+    hosts = build(asked, {key: len(units) for key, units in pools.items()}, {}).hosts
+    memory = {name: p.memory_bytes for (name, _), p in catalogue.profiles.items()}
+    fit = [s for n in (1, 2, 3) for s in combinations(sorted(memory), n) if sum(memory[name] for name in s) <= 40]
+    assert sorted(h.variants for h in hosts) == sorted(fit)
