@@ -64,7 +64,7 @@ def plan_geometry(
 ) -> GeometryPlan:
     """The joint plan without the map to concrete placements. Raises InvalidInputError, SolverError."""
     chosen = settings or GeometrySettings()
-    check(problem)
+    check(problem, by_slo=problem.tables is not None)
     groups = grouped(problem, tables)
     rated = by_the_table(problem, tables)
     by_part = part_by_table(tables) if problem.budget is not None else None

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.allocation.program import CALM
 from sluicegate.planner.allocation.solver_types import Limits, SolverError
@@ -71,7 +72,7 @@ class JointGeometry:
         return self._inner.name
 
     def allocate(self, problem: Problem) -> Allocation:
-        """Raises InvalidInputError, and what ``inner`` raises; without a geometry where its solver fails."""
+        """Raises what ``inner`` raises; without a geometry where there is no joint plan."""
         recuts = problem.recuts
         stay = self._inner.allocate(problem)
         if recuts is None:
@@ -82,7 +83,7 @@ class JointGeometry:
             try:
                 then = _as_they_will_be(problem, recuts, limit)
                 plan = plan_geometry(then, self._settings, self._tables)
-            except SolverError as error:
+            except (SolverError, InvalidInputError) as error:  # what slices host as they are is a plan all the same
                 return replace(stay, steps=(*stay.steps, f"geometry: {error}"))
             changes = dict(sorted(plan.changes.items())[:limit])
             if not changes:

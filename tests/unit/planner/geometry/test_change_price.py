@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.allocation.pipeline import AllocationPlanner, Counts
 from sluicegate.planner.allocation.rounding import Whole
@@ -20,9 +21,11 @@ from sluicegate.planner.geometry.joint_plan import GeometryPlan
 from sluicegate.planner.geometry.joint_planner import ChangeRules, JointGeometry
 from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.planner.greedy_fill import GreedyFill
+from sluicegate.planner.policy_tables.table_requests import TableRules
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Planner, Problem, RecutGroup, Recuts
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from tests.models.recut_world import catalogue as light_and_heavy
 
 GPUS = Path(__file__).resolve().parents[4] / "examples" / "gpus"
 NAMES = tuple(f"g{i}" for i in range(8))
@@ -207,22 +210,44 @@ def test_where_two_changes_cost_too_much_the_first_is_made_alone(monkeypatch: py
     assert found.objective == 0.875
 
 
-def test_a_geometry_is_searched_for_with_the_settings_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [SolverError("no licence"), InvalidInputError("demands[vision]", "cannot be")])
+def test_a_geometry_is_searched_for_with_the_settings_that_were_given(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, GeometrySettings]] = []
 
     def failing(problem: Problem, settings: GeometrySettings, tables: object) -> GeometryPlan:
         assert tables is TABLES and problem.recuts is not None
         asked.append((problem.recuts.groups[0].limit, settings))
-        raise SolverError("no licence")
+        raise error
 
     monkeypatch.setattr(joint_planner, "plan_geometry", failing)
     own, stay = GeometrySettings(change_weight=0.3), served(1.0, 1.0)
     found = JointGeometry(Told(stay, {}), settings=own).allocate(standing(110.0, 75.0))
     assert asked == [(2, own)]
-    assert (found.geometries, found.steps) == (None, ("geometry: no licence",))
+    assert (found.geometries, found.steps) == (None, (f"geometry: {error}",))
     JointGeometry(Told(stay, {})).allocate(standing(110.0, 75.0))
     assert asked[1][1].limits.seconds < own.limits.seconds, "a running system waits for the answer"
     none = replace(standing(110.0, 75.0), recuts=None)
     assert JointGeometry(Told(stay, {})).allocate(none) is stay and len(asked) == 2
     few = replace(standing(110.0, 75.0), recuts=Recuts((RecutGroup(tuple(sorted(NAMES)), 0),)))
     assert JointGeometry(Told(stay, {})).allocate(few).geometries == {} and len(asked) == 2
+
+
+def test_gpus_are_cut_for_apps_that_are_asked_for_with_several_slos() -> None:
+    """Each SLO class has slices of its own, on the GPUs that are left meanwhile as on those that were cut."""
+    devices = tuple(sliced(name, "a100", ("4g", "3g")) for name in NAMES[:4])
+    light = tuple(AppDemand(app="light", qps=qps, slo=slo) for slo, qps in ((0.1, 600.0), (0.2, 400.0)))
+    asked = Problem(
+        demands=light,
+        devices=devices,
+        catalogue=light_and_heavy(),
+        tables=TableRules(grid=10),
+        recuts=Recuts((RecutGroup(frozenset(NAMES[:4]), 1),)),
+    )
+    found = JointGeometry(AllocationPlanner()).allocate(asked)
+    assert found.geometries is not None and len(found.geometries) == 1
+    (name, parts), *_ = found.geometries.items()
+    assert "1g" in {s.profile for s in parts}
+    assert {(p.app, p.slo) for p in found.placements} == {("light", 0.1), ("light", 0.2)}
+    assert name not in {p.device for p in found.placements}
