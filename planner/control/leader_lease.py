@@ -13,6 +13,8 @@ Rules:
   clock after it *read* the newest valid record. Since nothing is read before it is sent, no two believe at once,
   whatever the delays, as long as clocks run at rates that differ by less than 1 / ``BELIEVED``.
 - A claim that is not read back within ``lease`` is repeated in a higher term. No two records of one holder are alike.
+- A valid record in a candidate's own name that it did not write counts as another's: none of its renewals may come
+  after it, so that it claims upon it once a lease has passed.
 - Terms are above those of the lease and of the plans that were seen. They grow by ones: a record far above the newest
   was written by nobody who leads and is void; one far below shows that the newest was not (``term_follows``). Where a
   plan is published that none of the lease's term follows, its holder steps down and claims a term that follows both.
@@ -116,6 +118,7 @@ class LeaderLease:
         self._lease = lease
         self._newest: Lease | None = None
         self._heard = 0.0  # when the newest valid record was read
+        self._mine = False  # whether it wrote that
         self._caught_up = False
         self._stopping = False
         self._planned = 0  # term of the newest plan
@@ -165,14 +168,15 @@ class LeaderLease:
             self._before = self._newest.holder if self._newest is not None and not self._newest.released else ""
         self._newest = lease
         self._heard = now
-        if lease.holder != self._holder or lease.released:
-            return [*self._lost(f"{lease.holder} holds term {lease.term}"), *self._ticked(now)]
+        sent = self._sent.get(lease.place) if lease.holder == self._holder else None
+        self._mine = sent is not None
+        if sent is None or lease.released:
+            who = "a stranger in its name" if lease.holder == self._holder and sent is None else lease.holder
+            return [*self._lost(f"{who} holds term {lease.term}"), *self._ticked(now)]
         if lease.claims is not None:
             self._count = 0
-        sent = self._sent.get(lease.place)
-        self._sent = {place: at for place, at in self._sent.items() if place > lease.place}
-        if sent is not None:
-            self._until = max(self._until, sent + BELIEVED * self._lease)
+        self._sent = {place: at for place, at in self._sent.items() if at >= sent and place != lease.place}
+        self._until = max(self._until, sent + BELIEVED * self._lease)
         if not self._leading and not self._stopping and now < self._until:
             again = self._before == self._holder or lease.term == self._led
             self._leading, self._led = True, lease.term
@@ -215,8 +219,7 @@ class LeaderLease:
 
     @property
     def _holds(self) -> bool:
-        newest = self._newest
-        return newest is not None and newest.holder == self._holder and not newest.released
+        return self._mine and self._newest is not None and not self._newest.released
 
     def _free(self, now: float) -> bool:
         return self._newest is None or self._newest.released or now - self._heard >= self._lease

@@ -6,7 +6,7 @@ of the log. Time goes in steps of a tenth of a second of true time.
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicegate.domain.events import Ticked
@@ -22,6 +22,7 @@ from sluicegate.planner.control.leader_lease import (
     Stopping,
     TermSeen,
     Write,
+    valid,
 )
 
 LEASE = 3.0
@@ -90,6 +91,16 @@ class World:
             self.tell(who, Ticked(), delay)
         self.alone()
 
+    def forge(self, name: str, *, term: int, renewals: int, claims: bool = False, released: bool = False) -> None:
+        """A stranger's record in the name of a candidate, so far beyond the newest that counts."""
+        newest: Lease | None = None
+        for lease in self.log:
+            newest = lease if valid(lease, newest) else newest
+        last = newest or Lease(term=0, holder=name)
+        count = min(2**53 - 1, renewals if term else last.renewals + renewals)
+        upon = last.place if claims else None
+        self.log.append(Lease(term=last.term + term, holder=name, renewals=count, claims=upon, released=released))
+
     def alone(self) -> None:
         believing = [who.name for who in self.candidates if who.believes(self.now)]
         assert len(believing) <= 1, (self.now, believing, self.log)
@@ -118,8 +129,8 @@ def started(clocks: list[tuple[float, float]]) -> World:
             st.integers(1, 25),  # steps
             st.floats(0.0, 8.0),  # delay of writes
             st.integers(0, 3),  # who is hit
-            st.sampled_from(["nothing", "pause", "deaf", "die", "leave"]),
-            st.floats(0.0, 9.0),  # for how long
+            st.sampled_from(["nothing", "pause", "deaf", "die", "leave", "forge"]),
+            st.floats(0.0, 9.0),  # for how long, or how far
         ),
         min_size=5,
         max_size=25,
@@ -140,6 +151,8 @@ def test_no_two_believe_at_once_under_any_delay_pause_or_death(
         elif what == "leave" and not who.dead:
             world.tell(who, Stopping(), delay)
             who.dead = True
+        elif what == "forge":
+            world.forge(who.name, term=int(long) % 3, renewals=int(long), claims=long > 4.5)
         for _ in range(steps):
             world.step(delay)
 
@@ -199,6 +212,40 @@ def test_who_could_not_renew_stands_by_and_leads_again_in_its_term_if_nobody_els
     for _ in range(60):
         world.step(0.0)
     assert alone.told == ["lead 1", "down", "lead 1"]
+
+
+@given(
+    st.integers(1, 2),
+    st.lists(
+        st.tuples(
+            st.integers(0, FAR),
+            st.sampled_from([1, 2, 50, 2**53 - 1]),
+            st.booleans(),
+            st.booleans(),
+            st.integers(0, 60),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+@settings(max_examples=60, deadline=None)
+@example(1, [(0, 2**53 - 1, False, False, 0)])
+def test_whatever_a_stranger_writes_in_the_leaders_name_one_leads_again_two_leases_later(
+    candidates: int, forged: list[tuple[int, int, bool, bool, int]]
+) -> None:
+    world = started([(1.0, 7.0)] * candidates)
+    for _ in range(35):
+        world.step(0.05)
+    for term, renewals, claims, released, steps in forged:
+        world.forge("p0", term=term, renewals=renewals, claims=claims, released=released)
+        for _ in range(steps):
+            world.step(0.05)
+    for _ in range(round(2 * LEASE / STEP)):
+        world.step(0.05)
+    assert world.leader is not None
+    for _ in range(100):
+        world.step(0.05)
+        assert world.leader is not None
 
 
 def test_a_record_seen_twice_or_from_an_older_term_changes_nothing() -> None:

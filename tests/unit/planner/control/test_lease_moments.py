@@ -95,6 +95,20 @@ def test_it_steps_down_when_another_claims_and_is_no_leader_until_it_claims_agai
     assert found.handle(LeaseRead(mine), NOW + 4.0) == [Lead(3, "she", False)]
 
 
+def test_it_claims_a_term_above_that_of_a_record_in_its_name_which_it_did_not_write() -> None:
+    """Its own renewals would all be behind that one."""
+    found = leading()
+    assert found.handle(Ticked(), NOW + 1.0) == [Write(Lease(term=1, holder="me", renewals=1))]
+    forged = Lease(term=1, holder="me", renewals=2**53 - 1)
+    down = StepDown("a stranger in its name holds term 1")
+    assert found.handle(LeaseRead(forged), NOW + 1.25) == [down]
+    assert found.handle(LeaseRead(Lease(term=1, holder="me", renewals=1)), NOW + 1.5) == []
+    assert found.handle(Ticked(), NOW + 4.0) == [], "as long as another might lead by it"
+    claim = Lease(term=2, holder="me", claims=(1, 2**53 - 1))
+    assert found.handle(Ticked(), NOW + 4.25) == [Write(claim)]
+    assert found.handle(LeaseRead(claim), NOW + 4.5) == [Lead(2, "me", True)]
+
+
 def test_who_ends_in_good_order_gives_the_lease_back_and_claims_no_more() -> None:
     found = leading()
     released = Lease(term=1, holder="me", renewals=1, released=True)
