@@ -131,6 +131,11 @@ def units(catalogue: Catalogue, device_type: str, quantile: Quantile = "p95") ->
     return found
 
 
+_APART = 0.5
+"""Seconds that a sample is after the one before it, at least: rates are counted so often, and of the time between two a
+clock that is set back may leave next to nothing."""
+
+
 class Trend:
     """Level and slope of a rate by double exponential smoothing (Holt), for the time that a worker takes to start.
 
@@ -145,15 +150,15 @@ class Trend:
         self._at = 0.0
 
     def update(self, rate: float, now: float) -> None:
-        """A sample; times must ascend."""
+        """A sample. One that comes as the clock is set back only says what time it is now."""
+        at, self._at = self._at, now
         if self._level is None:
-            self._level, self._at = rate, now
-            return
-        passed = max(now - self._at, 1e-6)
-        before = self._level
-        self._level = self._alpha * rate + (1.0 - self._alpha) * (before + self._slope * passed)
-        self._slope += self._beta * ((self._level - before) / passed - self._slope)
-        self._at = now
+            self._level = rate
+        elif now > at:
+            passed = max(now - at, _APART)
+            before = self._level
+            self._level = self._alpha * rate + (1.0 - self._alpha) * (before + self._slope * passed)
+            self._slope += self._beta * ((self._level - before) / passed - self._slope)
 
     def ahead(self, seconds: float) -> float:
         """The rate expected then, never below 0."""

@@ -48,6 +48,23 @@ def test_a_trend_weighs_samples_by_a_half_and_slopes_by_three_tenths() -> None:
     assert usual.ahead(3.0) == same.ahead(3.0)
 
 
+@pytest.mark.parametrize("back", [0.0, 1.0, 1.2, 0.999, 3600.0])
+def test_a_clock_that_is_set_back_makes_no_trend_of_a_fluctuation(back: float) -> None:
+    trend = Trend()
+    for second in range(20):
+        trend.update(10.0 + second % 2, NOW + second)
+    for second in range(20, 40):
+        trend.update(10.0 + second % 2, NOW + second - back)
+        assert trend.ahead(10.0) < 14.0
+
+
+def test_a_rise_is_seen_after_a_clock_was_set_back() -> None:
+    trend = Trend()
+    for second in range(60):
+        trend.update(10.0 * second, NOW + second - (1800.0 if second >= 30 else 0.0))
+    assert trend.ahead(10.0) == pytest.approx(690.0, abs=15.0)
+
+
 def test_on_hand_is_what_comes_in_the_time_of_a_batch_and_a_backlog_within_the_slo() -> None:
     unit = Unit("v", 4, 0.25, 0.5)
     assert unit.on_hand(12.0) == 3.0
