@@ -49,8 +49,9 @@ class Placement:
     """What one slice hosts for one app. ``variants`` hosted on one slice for one app, taking ``share`` (0..1) of the
     app's demand.
 
-    ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory). ``slo``: the SLO class, in
-    seconds, whose queries go there; 0: all of the app's.
+    ``max_batch``: rows allowed in a batch there (latency within half the SLO, and memory). ``slo``: what it is for, in
+    seconds, where that is not the app's SLO or others are for other ones: queries go to the largest that is within
+    theirs; 0: all of the app's.
     """
 
     device: str

@@ -8,6 +8,7 @@ Rules:
   a column, up to ``MOST_SETS``; units of a kind then hold the same set of an app, the one that the relaxed program uses
   most, since tables are for equal workers.
 - An app asked for with several SLOs has units for each, while there are units for all; else all are for the tightest.
+  Units for an SLO that is not the app's own say so: by what they say tables are asked for, and workers told.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,8 +71,8 @@ class TableColumn:
                 yield Serve(host, d, f"{label}#{lane}", piece.worth, need, self.batch, piece.qps, lane)
 
 
-def classes(demands: Sequence[AppDemand], units: int) -> tuple[Class, ...]:
-    """Who shares units."""
+def classes(demands: Sequence[AppDemand], units: int, own: Mapping[str, float]) -> tuple[Class, ...]:
+    """Who shares units. ``own``: the SLO of each app."""
     slos: dict[str, set[float]] = {}
     for d in demands:
         slos.setdefault(d.app, set()).add(d.slo)
@@ -80,7 +81,7 @@ def classes(demands: Sequence[AppDemand], units: int) -> tuple[Class, ...]:
     for i, d in enumerate(demands):
         found.setdefault((d.app, d.slo if apart else min(slos[d.app])), []).append(i)
     return tuple(
-        Class(app, slo, slo if apart and len(slos[app]) > 1 else 0.0, tuple(members))
+        Class(app, slo, slo if (apart and len(slos[app]) > 1) or slo != own[app] else 0.0, tuple(members))
         for (app, slo), members in sorted(found.items())
     )
 
@@ -95,7 +96,8 @@ def table_columns(
             memory[key.type] = min(key.memory_bytes, memory.get(key.type, key.memory_bytes))
     by_kind = {kind: memory.get(kind, 0) for kind in sorted({key.type for key in pools})}
     found: dict[str, list[TableColumn]] = {kind: [] for kind in by_kind}
-    for of in classes(demands, sum(pools.values())):
+    own = {name: app.slo for name, app in problem.catalogue.apps.items()}
+    for of in classes(demands, sum(pools.values()), own):
         fronts = {kind: front(problem.catalogue, of.app, kind, problem.latency_factor, rules) for kind in by_kind}
         least = max(demands[d].min_accuracy for d in of.demands)
         rates = {kind: _rate(variants, of.slo) for kind, variants in fronts.items()}

@@ -167,8 +167,29 @@ def test_each_slo_class_gets_slices_of_its_own() -> None:
 
 def test_with_fewer_slices_than_classes_the_tightest_slo_is_kept_for_all() -> None:
     (only,) = planner("allocation").allocate(classes(1, tight=5.0, loose=5.0)).placements
-    assert (only.slo, only.share) == (0.0, 1.0)
+    assert (only.slo, only.share) == (0.05, 1.0)
     assert only.variants == ("a-mid", "a-small")  # the big one is not in time for the tight queries
+
+
+@pytest.mark.parametrize(
+    ("cpus", "asked", "made"),
+    [
+        (1, ("tight", "loose"), {0.05}),
+        (2, ("tight",), {0.05}),
+        (2, ("loose",), {0.4}),
+        (2, ("tight", "loose"), {0.05, 0.4}),
+    ],
+)
+def test_tables_are_made_for_the_slo_that_slices_were_rated_for(
+    cpus: int, asked: tuple[str, ...], made: set[float]
+) -> None:
+    """The app's own is 100 ms."""
+    problem = classes(cpus, **dict.fromkeys(asked, 5.0))
+    placements = planner("allocation").allocate(problem).placements
+    plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placements, demand={"a": 5.0 * len(asked)})
+    found = questions(plan, problem.catalogue, problem.devices, {}, TableRules())
+    assert {q.shelf.slo for q in found} == {p.slo for p in placements} == made
+    assert all(q.model.slo < q.shelf.slo for q in found)
 
 
 def test_slices_stay_with_the_class_that_they_served() -> None:

@@ -91,11 +91,16 @@ def test_a_unit_goes_from_an_app_that_loses_nothing_to_one_that_gains_and_nobody
 
 
 def test_classes_have_units_of_their_own_while_there_are_units_for_all() -> None:
+    """Those for all say which SLO they are for where it is not the app's own."""
     demands = (replace(STRICT, slo=0.4), replace(STRICT, slo=0.05), replace(LATER, slo=0.4), replace(STRICT, app="b"))
-    assert classes(demands, 3) == (
+    own = {"a": 0.4, "b": 0.3}
+    assert classes(demands, 3, own) == (
         Class("a", 0.05, 0.05, (1,)), Class("a", 0.4, 0.4, (0, 2)), Class("b", 0.3, 0.0, (3,)),
     )  # fmt: skip
-    assert classes(demands, 2) == (Class("a", 0.05, 0.0, (0, 1, 2)), Class("b", 0.3, 0.0, (3,)))
+    assert classes(demands, 2, own) == (Class("a", 0.05, 0.05, (0, 1, 2)), Class("b", 0.3, 0.0, (3,)))
+    assert classes(demands, 2, {"a": 0.05, "b": 0.5}) == (
+        Class("a", 0.05, 0.0, (0, 1, 2)), Class("b", 0.3, 0.3, (3,)),
+    )  # fmt: skip
 
 
 def tabled(demand: AppDemand, *, worth: tuple[float, float], loaded: tuple[int, int] = (0, 0)) -> Program:
