@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.profiles.formats.field_types import Names, Seconds, Text
 
 
@@ -46,4 +47,14 @@ class PlannerChoice(BaseModel):
             )
         if self.spare and not self.scales:
             raise ValueError("spare: set scaling to plan, greedy or ilp, which starts their workers")
+        return self
+
+
+class LimitedPlannerChoice(PlanLimitFields, PlannerChoice):
+    """The same with what its plans may change and cost."""
+
+    @model_validator(mode="after")
+    def _who_keeps_to_a_budget(self) -> "LimitedPlannerChoice":
+        if self.takes_its_place and self.budget is not None:
+            raise ValueError(f"budget: scaling {self.scaling} knows none: set scaling to plan, or leave budget out")
         return self

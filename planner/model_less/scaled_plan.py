@@ -5,8 +5,8 @@ Rules.
   (1 where nothing has a price) at the problem's ``money_weight``, and never so little that it is kept for less than
   ``WORTH`` of what one unit answers. What holds nothing is free, and its worker may be ended.
 - Devices in ``avoided`` host nothing as long as the others serve as much without them.
-- Each variant in ``wanted`` that no unit holds gets one: one that is idle, else one that the others can spare. None
-  where a GPU is about to be cut.
+- Each variant in ``wanted`` that no unit holds gets one: one that is idle, else one that the others can spare, as far
+  as the budget goes. None where a GPU is about to be cut. A budget limits nothing where nothing has a price.
 - What a worker that was replaced had held counts as loaded on the one in its place.
 """
 
@@ -58,13 +58,14 @@ class ScaledPlan(FollowsWishes):
         app = problem.catalogue.variants[variant].app
         placed = {(p.device, p.slice): p for p in found.placements}
         fitting = list(_fitting(problem, variant))
-        idle = [x for x in fitting if (x[1].device, x[1].slice) not in placed]
+        idle = [x for x in fitting if (x[1].device, x[1].slice) not in placed and _affordable(problem, found, x[1])]
         for _, unit, batch in sorted(idle, key=lambda x: (variant not in x[1].loaded, x[0].price, x[1])):
             return _placed(found, Placement(unit.device, app, (variant,), 0.0, batch, unit.slice), unit)
-        mine = [(placed[unit.device, unit.slice], unit, batch) for _, unit, batch in fitting]
+        used = [x for x in fitting if (x[1].device, x[1].slice) in placed]
+        mine = [(placed[unit.device, unit.slice], unit, batch) for _, unit, batch in used]
         for _, unit, batch in sorted(mine, key=lambda x: (x[0].app != app, x[0].share, x[1]))[:1]:
             others = self._inner.allocate(_without_unit(problem, unit))
-            if _as_much(others, found):
+            if _as_much(others, found) and _affordable(problem, others, unit):
                 return _placed(others, Placement(unit.device, app, (variant,), 0.0, batch, unit.slice), unit)
         return found
 
@@ -74,6 +75,7 @@ def _priced(problem: Problem) -> Problem:
     devices, recuts = problem.devices, problem.recuts
     if not any(d.price > 0.0 for d in devices):
         devices = tuple(replace(d, price=1.0) for d in devices)
+        problem = replace(problem, budget=None)
         if recuts is not None:
             recuts = replace(recuts, changing=tuple(replace(d, price=1.0) for d in recuts.changing))
     units = sum(len(d.slices) for d in devices)
@@ -100,6 +102,14 @@ def _without_unit(problem: Problem, unit: Unit) -> Problem:
         if rest:
             devices.append(replace(d, slices=rest))
     return replace(problem, devices=tuple(devices), recuts=None)
+
+
+def _affordable(problem: Problem, found: Allocation, unit: Unit) -> bool:
+    """Whether the budget bears ``unit`` beside what is in use."""
+    used = {unit.device, *(p.device for p in found.placements)}
+    return problem.budget is None or sum(d.price for d in problem.devices if d.name in used) <= problem.budget * (
+        1 + 1e-9
+    )
 
 
 def _as_much(allocation: Allocation, before: Allocation) -> bool:

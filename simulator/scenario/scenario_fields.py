@@ -11,9 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
-from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.model_less.planner_choice import LimitedPlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
-from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.policies.routing.registry import default_routing
 from sluicegate.profiles.formats.field_types import (
     Factor,
@@ -219,7 +218,7 @@ class PlannerFailureSpec(Section):
     until_s: Until | None = None
 
 
-class PlannerSpec(PlanLimitFields, PlannerChoice, Section):
+class PlannerSpec(LimitedPlannerChoice, Section):
     """The planner by name, and the core around it. Defaults are those of the live system.
 
     ``latency_s``: seconds a plan takes to be made, or "measured" (then equal seeds may differ); where an urgent one

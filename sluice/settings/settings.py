@@ -15,9 +15,8 @@ from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, Promise, WeaklyHard
 from sluicegate.executors.devices.fake_gpus import fake_gpus
 from sluicegate.planner.geometry.mig_tables import TABLES
-from sluicegate.planner.model_less.planner_choice import PlannerChoice
+from sluicegate.planner.model_less.planner_choice import LimitedPlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
-from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.policies.routing.registry import default_routing
 from sluicegate.profiles.formats.bounded_yaml import read_mapping
@@ -175,7 +174,7 @@ class WorkerSettings(Section):
     slices: SliceSettings = SliceSettings()
 
 
-class PlannerSettings(PlanLimitFields, PlannerChoice, Section):
+class PlannerSettings(LimitedPlannerChoice, Section):
     """Settings of the planner (``PlannerChoice`` says which). Periods in seconds.
 
     ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.

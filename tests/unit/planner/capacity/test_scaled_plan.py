@@ -115,6 +115,33 @@ def test_of_units_in_use_one_of_the_same_app_is_spared_for_a_variant_that_is_ask
     assert found.steps[-1] == f"quick is asked for: on {extra.device}"
 
 
+@pytest.mark.parametrize(("budget", "both"), [(1.0, False), (1.9, False), (2.0, True)])
+def test_a_variant_that_is_asked_for_gets_no_unit_beyond_the_budget(budget: float, both: bool) -> None:
+    """One CPU is enough for what is served."""
+    planning = scaled()
+    planning.wishes = Wishes((), ("quick",), {})
+    few = planning.allocate(asked(5.0, budget=budget))
+    assert held(few) == ([("cpu", "quick"), ("cpu", "slow")] if both else [("cpu", "slow")])
+    assert few.served == {"a": 1.0}
+
+
+def test_a_unit_that_others_spare_is_given_only_where_the_budget_bears_what_they_take_instead() -> None:
+    """Of two CPUs in use none can be had unless a third takes what it does."""
+    full = planner("allocation").allocate(asked(5.0, 20.0, cpus=2, gpus=0)).placements
+    planning = scaled()
+    planning.wishes = Wishes((), ("quick",), {})
+    for budget in (2.0, 3.0):
+        few = planning.allocate(asked(5.0, 20.0, cpus=3, gpus=0, previous=full, budget=budget))
+        assert len({p.device for p in few.placements}) == budget
+        assert min(few.served.values()) == 1.0
+
+
+def test_a_budget_limits_nothing_where_nothing_has_a_price() -> None:
+    free = asked(5.0, 20.0, gpus=0, budget=0.5)
+    free = replace(free, devices=tuple(replace(d, price=0.0) for d in free.devices))
+    assert held(scaled().allocate(free)) == [("cpu", "slow"), ("cpu", "words")]
+
+
 def test_where_no_device_is_there_nothing_is_placed_and_nothing_served() -> None:
     found = scaled().allocate(asked(5.0, 2.0, cpus=0, gpus=0))
     assert (found.placements, dict(found.served)) == ((), {"a": 0.0, "b": 0.0})

@@ -12,6 +12,8 @@ from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.objectives import LeastCost, MostAccurate, Saving
 from sluicegate.planner.model_less.planner_choice import PlannerChoice
 from sluicegate.planner.model_less.scaling_problem import Asked, Fleet, ScalingVariant
+from sluicegate.simulator.scenario.scenario_fields import PlannerSpec
+from sluicegate.sluice.settings.settings import PlannerSettings
 
 NOW = 4000.0
 VARIANTS = (
@@ -134,3 +136,13 @@ def test_scaling_takes_the_place_of_planner_and_geometry_only_where_it_makes_the
     assert (off.geometry_patience_s, off.geometry_rest_s, off.scales) == (5.0, 60.0, False)
     with pytest.raises(ValidationError, match="spare: set scaling to plan, greedy or ilp"):
         PlannerChoice(spare=("s",))
+
+
+def test_a_budget_is_refused_where_scaling_that_knows_none_makes_the_plans() -> None:
+    for scaling in ("greedy", "ilp"):
+        for choice in (PlannerSettings, PlannerSpec):
+            assert choice.model_validate({"scaling": scaling, "price": 2.0}).takes_its_place
+            with pytest.raises(ValidationError, match=f"budget: scaling {scaling} knows none: set scaling to plan"):
+                choice.model_validate({"scaling": scaling, "budget": 0.0})
+            for kept in ("plan", "off"):
+                assert choice.model_validate({"scaling": kept, "budget": 3.0}).budget == 3.0
