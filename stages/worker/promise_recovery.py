@@ -29,7 +29,8 @@ async def recall(broker: Broker, topics: Topics, apps: Mapping[str, App]) -> Rec
     partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
     if not partitions:
         return found
-    consumer = broker.consumer(partitions=partitions, start_at="end")
+    # From the beginning where retention has gone past what is sought: from the end nothing would be read.
+    consumer = broker.consumer(partitions=partitions, start_at="beginning")
     await consumer.start()
     try:
         ends = await consumer.end_offsets(partitions)

@@ -7,6 +7,8 @@ import pytest
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.events import Ticked
+from sluicegate.domain.models.app import App, Promise
+from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.executors.drivers.worker_drivers import WorkerTasks
 from sluicegate.planner.capacity.events import (
     CapacityAction,
@@ -22,6 +24,7 @@ from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
+from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.streams import connect
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import (
@@ -34,6 +37,7 @@ from sluicegate.streams.ports import (
     TopicSpec,
     Written,
 )
+from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 from tests.harness import PATIENCE_S
 
@@ -286,3 +290,28 @@ async def test_a_rule_of_capacity_is_told_of_calls_that_failed_whatever_they_rai
     assert told[0] == WorkerStarted("s0", ok=False)
     assert WorkerStopped("s0") in told
     await broker.close()
+
+
+@pytest.mark.parametrize("count", [300, 12_000])
+async def test_the_past_of_streams_is_recalled_as_far_as_retention_has_left_it(count: int) -> None:
+    """Fewer outcomes are kept than would be read of a topic that is whole; another app's have no promise."""
+    written = 1e9
+    broker, topics = MemoryBroker(clock=lambda: written), Topics("t")
+    specs = [TopicSpec(name=topics.results(app), retention_s=60.0) for app in ("toy", "other")]
+    await broker.admin().create_topics(specs)
+    producer = broker.producer()
+    await producer.start()
+    for sequence in range(count):
+        written += 0.5
+        for app in ("toy", "other"):
+            times = {"arrival": written - 2.0, "deadline": written - 1.0, "at": written}
+            one = Outcome(query_id="q", app=app, kind=OutcomeKind.DROPPED, stream="s", sequence=sequence, **times)
+            message = codec.encode_outcome(one, ())
+            await producer.send(topics.results(app), message.value, key=message.key, headers=message.headers)
+    counted = broker.consumer(partitions=[TopicPartition(topics.results("toy"), 0)])
+    (kept_from,) = (await counted.beginning_offsets([TopicPartition(topics.results("toy"), 0)])).values()
+    assert kept_from > 100
+
+    promised = App(name="toy", slo=1.0, promise=Promise(max_consecutive=40))
+    (past,) = (await recall(broker, topics, {"toy": promised, "other": App(name="other", slo=1.0)})).streams
+    assert (past.app, [end[0] for end in past.ends]) == ("toy", list(range(kept_from, count)))
