@@ -5,8 +5,8 @@ Rules.
   settings is the whole of it: then nothing is followed.
 - Topics first, then those who run and route, then the front, which answers for an app only once everything behind it
   does. A stage that could not be told is told again.
-- A promise rests on a batching rule that keeps it. Where the rule does not, the record is not taken up, and what was
-  served before goes on.
+- A promise rests on a batching rule that keeps it, and a variant is one app's. Where the rule does not, or a record
+  names a variant as another app's is named, it is not taken up, and what was served before goes on.
 """
 
 import asyncio
@@ -76,21 +76,22 @@ class LiveRegistry:
         """What is served after ``changes``."""
         system = self._system
         served = self._told
-        for app, part in sorted(changes.items()):
+        for app, part in sorted(changes.items(), key=lambda change: (change[1] is not None, change[0])):
             if part is not None:
                 part = replace(part, apps={app: system.settings.as_set(part.apps[app])})
-                if part.apps[app].promise.active and (why := self._unkept(app, served.replacing(app, part))):
+                if why := _taken(app, part, served) or self._unkept(app, part, served):
                     log.error("%s is not served as it was registered: %s", app, why)
                     continue
             if part != (served.only({app}) if app in served.apps else None):
                 served = served.replacing(app, part)
         return served
 
-    def _unkept(self, app: str, served: Catalogue) -> str:
+    def _unkept(self, app: str, part: Catalogue, served: Catalogue) -> str:
         """Why a promise to ``app`` could not be kept here; empty where it can."""
-        system = self._system
+        if not part.apps[app].promise.active:
+            return ""
         try:
-            system.check_keeps([app], served)
+            self._system.check_keeps([app], served.replacing(app, part))
         except ConfigurationError as error:
             return str(error)
         return ""
@@ -108,6 +109,14 @@ class LiveRegistry:
         routers: list[Stage] = [router_stage(self._system, app) for app in new]
         self._stages += routers
         return routers
+
+
+def _taken(app: str, part: Catalogue, served: Catalogue) -> str:
+    """Which variant of ``part`` is named as one of another app; empty where none is."""
+    for name in part.variants:
+        if name in served.variants and (other := served.variants[name].app) != app:
+            return f"variants.{name}: is {other}'s already; register it by another name"
+    return ""
 
 
 def _whole(stage: FollowsRegistry) -> bool:

@@ -11,7 +11,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.sluice.registration.registry_topic import publish_catalogue
+from sluicegate.sluice.registration.registry_topic import app_record, publish_catalogue
 from sluicegate.stages.following.registry_follower import RegistryStage
 from sluicegate.stages.runtime.decision_log import replay
 from sluicegate.streams import connect
@@ -197,6 +197,33 @@ async def test_a_promise_that_cannot_be_kept_is_not_taken_up_and_what_was_served
         kind, variant, _ = await ended(run, await run.ask(parameters={"latency_ms": 20_000}))
         assert kind is OutcomeKind.ANSWERED
         assert variant in toy_catalogue().variants
+
+
+async def test_an_app_whose_variants_are_named_as_another_apps_takes_none_of_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = toy_catalogue(("late",))
+    names = {name: name.replace("late", "toy") for name in late.variants}
+    named_alike = Catalogue.of(
+        late.apps.values(),
+        [replace(v, name=names[v.name]) for v in late.variants.values()],
+        [replace(p, variant=names[p.variant]) for p in late.profiles.values()],
+    )
+    async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+        await run.planned()
+        await tell(run, named_alike, "late")
+        await tell(run, toy_catalogue(("other",)), "other")
+        await caught_up(run)
+        assert "late is not served as it was registered: variants.toy-v0: is toy's already" in caplog.text
+        assert sorted(run.system.apps) == ["other", "toy"]
+        kind, variant, _ = await ended(run, await run.ask(parameters={"latency_ms": 20_000}))
+        assert (kind, variant in toy_catalogue().variants) == (OutcomeKind.ANSWERED, True)
+
+        freed = [(b"late", app_record(named_alike, "late")), (b"toy", None)]  # in one look, in whatever order
+        for key, record in freed:
+            await run.producer.send(run.topics.registry, record, key=key)
+        await caught_up(run)
+        assert sorted(run.system.apps) == ["late", "other"]
 
 
 async def keep_asking(run: Running, stop: asyncio.Event) -> list[str]:
