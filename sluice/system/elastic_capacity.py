@@ -3,10 +3,12 @@
 Off by default. Workers of spare and of spot devices are started and ended by the driver, not by ``sluice up worker``.
 """
 
+import asyncio
 import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +69,7 @@ def driver(system: System) -> "WorkerDriver":
 
     chosen = system.settings.drivers
     if chosen.name == "tasks":
-        return WorkerTasks(lambda device, stop: worker_stage(system, system.device(device)).run(stop))
+        return WorkerTasks(partial(_serve, system))
     if system.settings.broker.startswith("memory:"):
         raise ConfigurationError(
             f"drivers.name: {chosen.name!r} needs kafka://; the embedded broker is this process's own"
@@ -75,6 +77,15 @@ def driver(system: System) -> "WorkerDriver":
     if chosen.name == "compose":
         return ComposeWorkers(chosen.compose_file, run=note_command if chosen.dry_run else None)
     return WorkerProcesses(_command(system), grace=chosen.grace_s)
+
+
+async def _serve(system: System, device: str, stop: asyncio.Event) -> None:
+    """A worker of this process, which may come again."""
+    worker = worker_stage(system, system.device(device))
+    try:
+        await worker.run(stop)
+    finally:
+        system.telemetry.over(worker.name)
 
 
 def _command(system: System) -> Callable[[str], Sequence[str]]:

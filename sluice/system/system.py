@@ -103,7 +103,7 @@ class System:
         if self.settings.delivery == "exactly_once":
             self.broker.transactions("check")  # a broker without transactions is an error now
             self.exactly_once = partial(ExactlyOnce, self.broker.transactions)
-        self._logs: list[DecisionLog] = []
+        self._logs: dict[str, DecisionLog] = {}
         self.make_executor: Callable[[Device, Slice], Executor] = partial(
             executor_of, self.settings, self.known, self.model_folders
         )
@@ -199,18 +199,21 @@ class System:
         return recording(handle, self._log(name)) if self.settings.record else handle
 
     def _log(self, name: str) -> DecisionLog:
-        """Each core has a log of its own, or none could be replayed: what takes another's place is numbered."""
+        """Each core has a log of its own, or none could be replayed: what takes another's place, whose log is whole
+        then, is numbered."""
         folder = self.run_folder / "decisions"
         folder.mkdir(parents=True, exist_ok=True)
         names = chain([name], (f"{name}.{number}" for number in count(2)))
         file = next(file for one in names if not (file := folder / f"{one}.jsonl").exists())
         log = DecisionLog(file, monotonic=self.clock.monotonic, say=self.notices.say)
-        self._logs.append(log)
+        if (before := self._logs.pop(name, None)) is not None:
+            before.close()
+        self._logs[name] = log
         return log
 
     def close(self) -> None:
         """Close decision logs."""
-        for log in self._logs:
+        for log in self._logs.values():
             log.close()
 
 

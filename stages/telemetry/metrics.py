@@ -82,6 +82,13 @@ class Meters:
             raise KeyError(name)
         self._readings.setdefault(name, []).append(reading)
 
+    def read_no_more(self, name: str, reading: Reading) -> None:
+        """Who told ``reading`` is over: a gauge has no value of it any more, a counter keeps what it counted."""
+        self._readings[name].remove(reading)
+        if BY_NAME[name].kind is Kind.COUNTER:
+            for labels, value in reading():
+                self.add(name, *labels, by=value)
+
     def ended(self, stage: str, outcome: Outcome) -> None:
         """A query's terminal outcome was written by ``stage``. The one call on the path of every query."""
         app = outcome.app

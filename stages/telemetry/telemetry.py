@@ -53,6 +53,8 @@ class Telemetry:
     meters: Meters = field(default_factory=Meters)
     tracing: Tracing | None = None
     intakes: dict[str, Callable[[], Intake | None]] = field(default_factory=dict)
+    _readings: dict[str, list[tuple[str, Reading]]] = field(default_factory=dict, init=False)
+    """By the name of the stage that is read."""
 
     def standing(self, now: float, after: float) -> dict[str, float]:
         """Stages whose reading has stood still for more than ``after`` seconds at ``now`` of the event loop's clock."""
@@ -61,10 +63,9 @@ class Telemetry:
 
     def of_outbox(self, stage: str, outbox: Outbox) -> None:
         """What the outbox of ``stage`` counts is read when metrics are told."""
-        read = self.meters.read
-        read("sluice_records_sent", lambda: [((stage,), float(outbox.posted))])
-        read("sluice_records_resent", lambda: [((stage,), float(outbox.resent))])
-        read("sluice_unacknowledged_records", lambda: [((stage,), float(outbox.unacknowledged))])
+        self._read(stage, "sluice_records_sent", lambda: [((stage,), float(outbox.posted))])
+        self._read(stage, "sluice_records_resent", lambda: [((stage,), float(outbox.resent))])
+        self._read(stage, "sluice_unacknowledged_records", lambda: [((stage,), float(outbox.unacknowledged))])
 
     def of_intake(self, stage: str, intake: Callable[[], Intake | None]) -> None:
         """What the intake that ``stage`` has just then counts is read when metrics are told."""
@@ -78,12 +79,28 @@ class Telemetry:
 
             return told
 
-        self.meters.read("sluice_records_read", reading(lambda now: now.read))
-        self.meters.read("sluice_in_flight_records", reading(lambda now: now.in_flight))
-        self.meters.read("sluice_lag_records", reading(lambda now: now.lag))
+        self._read(stage, "sluice_records_read", reading(lambda now: now.read))
+        self._read(stage, "sluice_in_flight_records", reading(lambda now: now.in_flight))
+        self._read(stage, "sluice_lag_records", reading(lambda now: now.lag))
 
-    def of_slices(self, device: str, slices: Callable[[], Iterable[tuple[str, Slice]]]) -> None:
+    def of_slices(self, stage: str, device: str, slices: Callable[[], Iterable[tuple[str, Slice]]]) -> None:
         """What the slices that a device has just then know of themselves is read when metrics are told."""
-        read = self.meters.read
-        read("sluice_queue_queries", lambda: [((device, part), float(one.queued)) for part, one in slices()])
-        read("sluice_variant_loaded", lambda: [((device, part, v), 1.0) for part, one in slices() for v in one.loaded])
+
+        def queued() -> list[tuple[Labels, float]]:
+            return [((device, part), float(one.queued)) for part, one in slices()]
+
+        def loaded() -> list[tuple[Labels, float]]:
+            return [((device, part, variant), 1.0) for part, one in slices() for variant in one.loaded]
+
+        self._read(stage, "sluice_queue_queries", queued)
+        self._read(stage, "sluice_variant_loaded", loaded)
+
+    def over(self, stage: str) -> None:
+        """``stage`` has ended, and may come again in this process: nothing is read of it, and nothing kept."""
+        for name, reading in self._readings.pop(stage, ()):
+            self.meters.read_no_more(name, reading)
+        self.intakes.pop(stage, None)
+
+    def _read(self, stage: str, name: str, reading: Reading) -> None:
+        self._readings.setdefault(stage, []).append((name, reading))
+        self.meters.read(name, reading)

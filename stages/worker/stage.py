@@ -115,7 +115,7 @@ class WorkerStage:
         self._outbox = Outbox(ports.producer, ports.topics.control)
         ports.telemetry.of_outbox(self.name, self._outbox)
         ports.telemetry.of_intake(self.name, lambda: self._answers.intake)
-        ports.telemetry.of_slices(device.name, lambda: core.slices.items())
+        ports.telemetry.of_slices(self.name, device.name, lambda: core.slices.items())
         self._holding = Holding(
             device,
             lambda device, part: make_runner(self, device, part),

@@ -16,9 +16,11 @@ from sluicegate.planner.capacity.cores import load_core, spot_core
 from sluicegate.planner.capacity.events import CapacityEvent, MarketEvent
 from sluicegate.planner.capacity.procurement import Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
+from sluicegate.policies.serving.device_events import DeviceEvent, Leaving
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
+from sluicegate.sluice.system.elastic_capacity import driver
 from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
@@ -151,6 +153,28 @@ async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothin
         known = (run.system.catalogue, run.system.devices, run.system.settings.planner.quantile)
         same, differ = await replayed(run, "scaler", *(load_core(one.rules(), *known) for one in (chosen, other)))
         assert same == 0 < differ
+
+
+async def test_a_worker_that_comes_again_is_told_of_once_and_leaves_nothing_open(tmp_path: Path) -> None:
+    async with running(scaled(tmp_path), connect("memory://"), roles=ROLES) as run:
+        workers, meters = driver(run.system), run.system.telemetry.meters
+
+        def loaded() -> dict[str, float]:
+            return {device: value for (device, _, _), value in meters.values("sluice_variant_loaded").items()}
+
+        await until(lambda: bool(loaded()))
+        sent = []
+        for _ in range(3):
+            await workers.start("d1")
+            await until(lambda: "d1" in loaded())
+            assert loaded() == {"d0": 1.0, "d1": 1.0}
+            await workers.stop("d1")
+            assert loaded() == {"d0": 1.0}
+            assert ("worker d1",) not in meters.values("sluice_in_flight_records")
+            sent.append(meters.value("sluice_records_sent", "worker d1"))
+        assert 0.0 < sent[0] < sent[1] < sent[2], "a counter goes on"
+        *_, (last, _, _) = read_steps(run.system.run_folder / "decisions" / "worker-d1.2.jsonl", DeviceEvent)
+        assert isinstance(last, Leaving), "the log of who is over is written whole"
 
 
 def bought(folder: Path, *, p_rev: float) -> Settings:
