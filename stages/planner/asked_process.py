@@ -1,8 +1,9 @@
 """A process that answers questions, kept alive beside a stage: its work holds nothing up, and what hangs can be ended.
 
 Rules. Questions and answers go over pipes, each with its length before it; one is out at a time. A process that ends
-or is stopped (SIGSTOP) is started again, and the question that it was at fails. It ends with its input, and with its
-parent even while it hangs. Signals of the terminal are its parent's business.
+or is stopped (SIGSTOP) is started again, and the question that it was at fails, as does one that waits for a process
+that ends before it can be asked. It ends with its input, and with its parent even while it hangs. Signals of the
+terminal are its parent's business.
 """
 
 import asyncio
@@ -32,13 +33,16 @@ class AskedProcess:
         self._on_end = on_end
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
+        self._ready = False
+        self._has_begun = False
+        """Whether the process that there is, or was last, could be asked."""
+        self._awaited: asyncio.Future[None] | None = None
         self._turn = asyncio.Lock()
 
     @property
     def ready(self) -> bool:
         """Whether it can be asked now; its imports take a second."""
-        return self._ready.is_set()
+        return self._ready
 
     @property
     def pid(self) -> int | None:
@@ -51,13 +55,15 @@ class AskedProcess:
             self._keeping = asyncio.create_task(self._keep())
 
     async def ask(self, request: bytes) -> bytes:
-        """What it answers; it is started where it was not. Raises SluiceError where it ends instead.
+        """What it answers; it is started where it was not. Raises SluiceError where it ends, or cannot start, instead.
 
         Cancelled, it ends the process: half an answer may be under way.
         """
         self.start()
         async with self._turn:
-            await self._ready.wait()
+            if not self._ready:
+                self._awaited = asyncio.get_running_loop().create_future()
+                await self._awaited
             process = self._process
             assert process is not None and process.stdin is not None and process.stdout is not None  # as asked for
             try:
@@ -74,7 +80,7 @@ class AskedProcess:
 
     def kill(self) -> None:
         """End the process that there is; another is started."""
-        self._ready.clear()
+        self._ready = False
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -89,11 +95,14 @@ class AskedProcess:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
+            self._has_begun = False
             try:
                 why = await self._one()
             except OSError as error:
                 why = f"cannot be started ({error})"
             self._on_end(why)
+            if not self._has_begun and self._awaited is not None and not self._awaited.done():
+                self._awaited.set_exception(SluiceError(f"{self._module}: the process {why}, and could not be asked"))
             await asyncio.sleep(max(0.0, began + _LIVES - loop.time()))
 
     async def _one(self) -> str:
@@ -110,10 +119,12 @@ class AskedProcess:
         assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
         try:
             if await process.stdout.read(len(_HELLO)):
-                self._ready.set()
+                self._ready = self._has_begun = True
+                if self._awaited is not None and not self._awaited.done():
+                    self._awaited.set_result(None)
             return await _end_of(process)
         finally:
-            self._ready.clear()
+            self._ready = False
             if process.returncode is None:
                 process.kill()
             process.stdin.close()

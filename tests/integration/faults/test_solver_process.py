@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -181,3 +182,24 @@ async def test_closing_ends_a_process_that_hangs_and_cancelling_starts_another(t
     for one in (pid, second):
         with pytest.raises(ProcessLookupError):
             os.kill(one, 0)
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/nowhere/python"])
+async def test_where_no_process_can_be_started_a_heuristic_answers_until_one_can(
+    program: str, slow: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = SolvesApart("waits", Meters(), lambda state, detail: None)
+    with monkeypatch.context() as missing:
+        missing.setattr(sys, "executable", program)
+        await solver.solve(problem())  # here
+        async with asyncio.timeout(PATIENCE_S):
+            found = await solver.solve(problem(50.0))
+        assert "could not be asked" in found.steps[0] and "greedy-fill instead" in found.steps[0]
+        assert found.placements == GreedyFill().allocate(problem(50.0)).placements
+    assert slow.asked == 1
+    try:
+        await there(solver)
+        assert (await solver.solve(problem())).steps == GreedyFill().allocate(problem()).steps
+        assert slow.asked == 2
+    finally:
+        await solver.close()
