@@ -92,6 +92,8 @@ class _Lane:
             self.alone_below = answers[-1].record.offset + 1
             return
         answer = answers[0]
+        if answer.record.offset not in self.answers:
+            return  # forgotten while it was being written
         if answer.letter is not None and answer.instead is None:
             log.error("what %s led to can never be written: %s", answer.record.place, error)
         instead, answer.letter = answer.instead, None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,31 @@ async def test_what_is_said_instead_may_come_later_and_those_behind_it_wait(brok
     assert log.letters == [b"0", b"kept", b"2"] and len(later) == 1
     reading.stop.set()
     await reading.task
+
+
+async def test_what_is_forgotten_while_it_is_found_to_be_too_large_is_others_to_answer(broker: MemoryBroker) -> None:
+    log = Log()
+    log.limit = 4
+    reading = Reading(broker, log)
+    asked: list[InvalidInputError] = []
+    reading.instead = asked.append  # type: ignore[method-assign, assignment]
+    write = InMemory.write
+
+    async def abandoned(transactions: InMemory, letters: Sequence[Letter], *where: Any) -> None:
+        if letters[0].value == b"too large":
+            reading.intake.abandon()
+        await write(transactions, letters, *where)
+
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(InMemory, "write", abandoned)
+        await ask(broker, [b"0"])
+        await until(lambda: log.committed == 1)
+        await ask(broker, [b"too large"])
+        await until(lambda: reading.intake.read == 2 and not reading.intake.in_flight)
+        await asyncio.sleep(0.1)
+    reading.stop.set()
+    await reading.task
+    assert (log.letters, log.committed, asked) == ([b"0"], 1, [])
 
 
 async def test_a_member_that_a_zombie_fenced_takes_its_partition_back(broker: MemoryBroker) -> None:
