@@ -75,13 +75,13 @@ async def system(
     finally:
         built.close()
         await built.notices.stop()
-        if traced is not None:
-            traced.close()
         await _within(_PARTING, producer.stop())
         if isinstance(inner, MemoryBroker) and any(map(built.topics.is_queries, inner.written())):
             await _keep(inner, run_folder)
         await _within(_PARTING, broker.close())
         os.umask(umask)
+        if traced is not None:
+            traced.close()  # which stands still for ten seconds where nobody collects spans, and all else with it
 
 
 async def _connect(built: System) -> None:

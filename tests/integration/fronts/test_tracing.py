@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.system import process
 from sluicegate.stages.telemetry.telemetry import Telemetry
 from sluicegate.stages.telemetry.tracing import tracing_with
 from sluicegate.streams import connect
+from sluicegate.streams.memory.archive import MANIFEST
 from sluicegate.streams.records import codec
 from tests.harness import ROLES, Running, running, settings_for, toy_catalogue
 
@@ -112,3 +114,18 @@ def test_what_is_never_ended_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyP
         tracing.arrived(f"q{i}", None)
     assert len(tracing._open) == 10
     tracing.close()
+
+
+async def test_the_embedded_log_is_kept_before_a_collector_that_is_away_holds_up_the_end(tmp_path: Path) -> None:
+    settings, folder = settings_for("memory://", tmp_path), tmp_path / "run"
+    kept: list[bool] = []
+
+    class Away(exporters.InMemorySpanExporter):  # type: ignore[name-defined, misc]
+        def shutdown(self) -> None:
+            kept.append((folder / MANIFEST).exists())
+
+    traced = tracing_with(Away(), sample=1.0, service="tested")
+    async with process.system(settings, toy_catalogue(), Path(), folder, traced=traced) as built:
+        await (await built.producer.send(built.topics.queries("toy"), b"asked"))
+        assert not (folder / MANIFEST).exists()
+    assert kept == [True]
