@@ -3,7 +3,8 @@
 Rules. Batch sizes and variants are interleaved: each round measures every pair that still needs samples once, in an
 order of its own, so that a slow spell of the machine falls on all of them and not on one. A pair is done after
 ``enough`` samples, or once it has ``least`` and its ``share`` of time is spent. A batch size is given up, with all
-larger ones, where a smaller one already took longer than ``longest``. No sample is left out of a median or a p95.
+larger ones, where a smaller one takes longer than ``longest`` each time: once may be the machine. No sample is left out
+of a median or a p95.
 Where inputs vary in length, shorter ones are measured as well, at fewer batch sizes.
 """
 
@@ -72,6 +73,7 @@ class _Pair:
     measurement: Measurement
     samples: list[Sample] = field(default_factory=list)
     spent: float = 0.0
+    fastest: float = 0.0
     given_up: bool = False
 
     def done(self, effort: Effort) -> bool:
@@ -121,14 +123,21 @@ class Sweep:
 
     def record(self, measurement: Measurement, sample: Sample) -> None:
         """Take down what ``measurement`` took."""
-        pair = self._pairs[measurement]
+        pair, longest = self._pairs[measurement], self._effort.longest
+        before = pair.fastest  # 0 before the first
+        pair.fastest = min(before, sample.wall) if pair.samples else sample.wall
         pair.samples.append(sample)
         pair.spent += sample.wall
-        if sample.wall > self._effort.longest:
-            for other, found in self._pairs.items():
-                longer = not other.length or 0 < measurement.length <= other.length
-                if other.variant == measurement.variant and other.batch > measurement.batch and longer:
-                    found.given_up = True
+        if (before > longest) != (pair.fastest > longest):
+            self._give_up(measurement.variant)
+
+    def _give_up(self, variant: str) -> None:
+        """What is larger than one that takes too long, and what only seemed to be is taken up again."""
+        mine = [pair for m, pair in self._pairs.items() if m.variant == variant]
+        slow = [pair.measurement for pair in mine if pair.fastest > self._effort.longest]
+        for pair in mine:
+            batch, length = pair.measurement.batch, pair.measurement.length
+            pair.given_up = any(m.batch < batch and (not length or 0 < m.length <= length) for m in slow)
 
     @property
     def progress(self) -> float:

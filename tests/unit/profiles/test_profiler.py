@@ -2,6 +2,7 @@
 
 import statistics
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,21 @@ def test_batch_sizes_beyond_one_that_takes_too_long_are_given_up() -> None:
     order = driven(sweep, {"slow": 0.2})
     assert {m.batch for m in order} == {1, 2, 4}
     assert [p.batch for p in sweep.points("slow")] == [1, 2, 4]
+    assert sweep.progress == 1.0
+
+
+@pytest.mark.parametrize("stalled", [1, 2, 4, 9])
+def test_one_stall_of_the_machine_gives_no_batch_size_up(stalled: int) -> None:
+    sweep = Sweep(["brisk", "slow"], [1, 2, 4], Effort(least=3, enough=9, share=9.0, longest=0.5))
+    count = 0
+    while (measurement := sweep.next()) is not None:
+        wall = {"brisk": 0.01, "slow": 0.2}[measurement.variant] * measurement.batch
+        count += measurement == Measurement("brisk", 1)
+        stalls = measurement == Measurement("brisk", 1) and count == stalled
+        sweep.record(measurement, Sample(3.0 if stalls else wall, wall))
+    assert [p.batch for p in sweep.points("brisk")] == [1, 2, 4]
+    assert all(len(samples) == 9 for samples in sweep.rounds("brisk").values())
+    assert max(s.wall for s in sweep.rounds("brisk")[1]) == 3.0, "it counts as any other"
     assert sweep.progress == 1.0
 
 
