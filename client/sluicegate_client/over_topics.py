@@ -133,16 +133,16 @@ class OverTopics:
         )
 
     def _heard(self, record: Received) -> None:
-        headers: dict[str, bytes] = dict(record.headers)
+        headers: dict[str, bytes | None] = dict(record.headers)  # Kafka's may be without a value
         if headers.get("ce_querysource") != f"/{self._source}".encode():
             return
         app = record.topic[len(self._prefix) + len(".app.") : -len(".results")]
-        waiting = self._waiting.get((app, headers.get("ce_id", b"").decode(errors="replace")))
+        waiting = self._waiting.get((app, (headers.get("ce_id") or b"").decode(errors="replace")))
         if waiting is None or waiting.done():
             return
         try:
             waiting.set_result(answer_of(record.value or b"", headers.get(_JSON_LENGTH)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # whatever is wrong with one outcome: others are heard behind it
             waiting.set_exception(ClientError(f"outcome: {record.value!r:.80} is no outcome ({error!s:.80})"))
 
 
@@ -155,8 +155,7 @@ def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes) -> 
 
 
 def answer_of(value: bytes, json_length: bytes | None = None) -> Answer:
-    """Of a result record; ``json_length``: where raw tensors follow its JSON. Raises ValueError, KeyError or TypeError
-    for what is none."""
+    """Of a result record; ``json_length``: where raw tensors follow its JSON. Raises what it likes for what is none."""
     end = len(value) if json_length is None else int(json_length)
     head = value[:end]
     body: Any = json.loads(head)

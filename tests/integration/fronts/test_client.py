@@ -1,8 +1,10 @@
 """The client over topics: answers by query id, many at once, by rows; what cannot be asked is an error at once."""
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -76,32 +78,75 @@ async def test_an_id_that_another_source_uses_too_is_answered_to_each_with_its_o
     assert first != second and second[0][0] > 10 * first[0][0]
 
 
-async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it() -> None:
-    class Scribbled:
-        """A log whose results are no results."""
+class Scribbled:
+    """A log whose results are ``told`` one after the other, one a query, by one reader as any log has."""
 
-        url = "scribbled://"
+    url = "scribbled://"
 
-        async def open(self) -> None:
-            pass
+    def __init__(self, *told: tuple[bytes, Headers]) -> None:
+        self._told = iter(told)
+        self._written: asyncio.Queue[Received] = asyncio.Queue()
+        self.sent = 0
 
-        async def topics(self) -> frozenset[str]:
-            return frozenset({"sluice.app.affine.results"})
+    async def open(self) -> None:
+        pass
 
-        async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
-            self.topic, self.heard = topics[0], heard
+    async def topics(self) -> frozenset[str]:
+        return frozenset({"sluice.app.affine.results"})
 
-        async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
-            told = (("ce_id", b"q1"), ("ce_querysource", b"/client"))
-            for _ in range(2):  # once more: nobody waits for it any more
-                self.heard(Received(self.topic, None, b"{", told))
+    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+        async def read() -> None:
+            while True:
+                heard(await self._written.get())
 
-        async def close(self) -> None:
-            pass
+        self.topic, self._reader = topics[0], asyncio.create_task(read())
 
-    async with Client(Scribbled()) as client:
+    async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
+        self.sent += 1
+        for value, given in (next(self._told),) * 2:  # once more: nobody waits for it any more
+            self._written.put_nowait(Received(self.topic, None, value, given))
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+
+def result(*outputs: dict[str, Any]) -> bytes:
+    told = {"kind": "answered", "late": False}
+    return json.dumps({"id": "q1", "model_name": "affine", "parameters": told, "outputs": outputs}).encode()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"{",
+        b"[" * 100_000,
+        result({"name": "y", "datatype": "INT64", "shape": [1], "data": [1.5]}),
+        result({"name": "y", "datatype": "FP32", "shape": [1], "data": [1e300]}),
+        result({"name": "y", "datatype": "BYTES", "shape": [1 << 50], "data": ["a"]}),
+    ],
+    ids=["cut short", "nested", "no integer", "too large a number", "too large a shape"],
+)
+async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it_and_others_are_read(value: bytes) -> None:
+    whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
+    async with Client(Scribbled((value, HEADERS), (whole, HEADERS)), timeout=5.0) as client:
         with pytest.raises(ClientError, match="is no outcome"):
             await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+        answer = await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+    assert answer.outputs["y"].tolist() == [2.5]
+
+
+async def test_a_result_whose_id_has_no_value_is_nobodys_and_others_are_read() -> None:
+    whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
+    nameless = cast(Headers, (("ce_id", None), ("ce_querysource", b"/client")))
+    async with Client(log := Scribbled((whole, nameless), (whole, HEADERS)), timeout=5.0) as client:
+        first = asyncio.create_task(client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q0"))
+        while not log.sent:
+            await asyncio.sleep(0)
+        answer = await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+        assert not first.done()
+    assert answer.outputs["y"].tolist() == [2.5]
+    assert (await asyncio.gather(first, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
 
 async def test_over_http_answers_and_refusals_say_the_same(tmp_path: Path) -> None:
