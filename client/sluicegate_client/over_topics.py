@@ -65,8 +65,10 @@ class OverTopics:
         if app not in self._apps:
             known = ", ".join(sorted(self._apps))
             raise InvalidQueryError("app", f"{app!r:.80} is not served here; known: {known}; connect again for others")
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         key = (app, query.id)
+        if key in self._waiting:
+            raise InvalidQueryError("query_id", f"{query.id!r:.80} waits for its outcome; give each query its own")
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[key] = waiting
         try:
             head, raw = query.body()

@@ -149,6 +149,19 @@ async def test_a_result_whose_id_has_no_value_is_nobodys_and_others_are_read() -
     assert (await asyncio.gather(first, return_exceptions=True))[0].__class__ is asyncio.CancelledError
 
 
+async def test_an_id_that_waits_is_not_asked_again_before_its_outcome_came() -> None:
+    told = [(result({"name": "y", "datatype": "FP32", "shape": [1], "data": [v]}), HEADERS) for v in (2.5, 3.5)]
+    async with Client(log := Scribbled(*told), timeout=5.0) as client:
+        first = asyncio.create_task(client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1"))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidQueryError, match="query_id: 'q1' waits") as raised:
+            await client.infer("affine", {"x": [[3.0, 4.0]]}, query_id="q1")
+        assert (await first).outputs["y"].tolist() == [2.5]
+        assert raised.value.field == "query_id" and log.sent == 1
+        again = await client.infer("affine", {"x": [[3.0, 4.0]]}, query_id="q1")
+    assert again.outputs["y"].tolist() == [3.5]
+
+
 async def test_over_http_answers_and_refusals_say_the_same(tmp_path: Path) -> None:
     async with affine_front(tmp_path) as address, Client(address) as client:
         answer = await client.infer("affine", {"x": [[1.0, 2.0], [3.0, 4.5]]}, latency_ms=30_000, accuracy=0.85)
