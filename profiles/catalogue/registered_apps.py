@@ -147,8 +147,19 @@ class Registered:
         return None if version is None else self.record(app, version)
 
     def find(self, app: str, key: str) -> Record | None:
-        """The version of ``app`` that was made of the same things, if there is one."""
-        return next((r for r in (self.record(app, v) for v in self.versions(app)) if r.key == key), None)
+        """The version of ``app`` that was made of the same things, if there is one. A damaged record is none."""
+        return next((r for v in self.versions(app) if (r := self._readable(app, v)) is not None and r.key == key), None)
+
+    def readable_record(self, app: str) -> Record | None:
+        """Record of the version that is served; None, too, where it is damaged: what is served does not need it."""
+        version = self.served_version(app)
+        return None if version is None else self._readable(app, version)
+
+    def _readable(self, app: str, version: int) -> Record | None:
+        try:
+            return self.record(app, version)
+        except InvalidInputError:
+            return None
 
     def keep(self, record: Record, samples: dict[str, Array]) -> None:
         """Write a version's record and some of its rows; not published by it."""

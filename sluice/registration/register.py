@@ -74,7 +74,7 @@ async def register_model(request: Request, home: Path | None = None, progress: P
         journal = Journal(registered.folder / "jobs" / f"{request.app}-{key[:16]}")
         job = Job(request, registered, journal, key, given, rows, progress)
         record = await job.run()
-        before = registered.served_record(request.app)
+        before = registered.readable_record(request.app)
         registered.keep(record, job.samples())
         registered.publish(record, **terms)
         journal.remove()

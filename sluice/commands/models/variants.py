@@ -41,7 +41,7 @@ def variants(
         chosen = load(settings)
         catalogue, folder = open_catalogue(chosen, [app] if app else [])
         registered = Registered(chosen.home)
-        records = {name: registered.served_record(name) for name in registered.apps()}
+        records = {name: registered.readable_record(name) for name in registered.apps()}
         apps = [app] if app else list(catalogue.apps)
         for name in apps:
             if name not in catalogue.apps:

@@ -287,6 +287,29 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
     assert registered.served_version("mine") == 2
 
 
+def test_an_app_whose_record_is_damaged_is_listed_and_can_be_registered_again(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    register(request, home)
+    record = Registered(home).folder / "records" / "mine.v1.json"
+    record.write_bytes(record.read_bytes()[:500])
+    listed = subprocess.run(
+        [*SLUICE, "variants", "--json"],
+        env={**os.environ, "SLUICE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    served = json.loads(listed.stdout)["apps"]["mine"]
+    assert served and all(row["served"] for row in served)
+    again = register(request, home)
+    assert (again.known, again.record.version, Registered(home).served_version("mine")) == (False, 2, 2)
+    assert register(request, home).known
+    with pytest.raises(InvalidInputError, match="damaged; register the app again"):
+        Registered(home).record("mine", 1)
+
+
 def test_apps_of_the_demo_and_one_that_is_being_registered_are_refused(tmp_path: Path) -> None:
     request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
     with pytest.raises(InvalidInputError, match="demo"):
