@@ -1,12 +1,13 @@
-"""What is registered in one SLUICE_HOME is not told to a system that reads its models from another."""
+"""The system that runs here is found, and what is registered in one SLUICE_HOME is not told to one with another."""
 
 import asyncio
+import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from sluicegate.sluice.catalogue.run_folders import strange_home
+from sluicegate.sluice.catalogue.run_folders import live_server, strange_home
 from sluicegate.sluice.registration import publish_registration
 from sluicegate.sluice.registration.publish_registration import announce
 from sluicegate.sluice.settings.endpoint_settings import HttpSettings
@@ -14,6 +15,7 @@ from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.topics import Topics
 from tests.contract.brokers import serve
+from tests.contract.test_open_inference_protocol import affine_front
 from tests.harness import toy_catalogue
 
 
@@ -59,3 +61,31 @@ async def test_the_home_is_asked_for_with_the_token(tmp_path: Path) -> None:
             home=tmp_path, http=HttpSettings(port=urlsplit(address).port, token_file=tmp_path / "token")
         )
         assert await asyncio.to_thread(strange_home, settings, address) == tmp_path / "theirs"
+
+
+async def test_a_proxy_for_the_web_is_not_asked_for_the_system_that_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "theirs").mkdir()
+    async with (
+        await asyncio.start_server(hear, "127.0.0.1", 0) as proxy,
+        affine_front(tmp_path) as front,
+        serve(connect("memory://"), token="secret", home=tmp_path / "theirs") as url,
+    ):
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps what the environment said before
+        here = Settings(home=tmp_path, http=HttpSettings(port=urlsplit(front).port))
+        assert await asyncio.to_thread(live_server, here) == front
+        settings = Settings(home=tmp_path, http=HttpSettings(token_file=tmp_path / "token"))
+        address = url.removeprefix("memory+")
+        assert await asyncio.to_thread(strange_home, settings, address) == tmp_path / "theirs"
+    assert asked == [], "it would have had the token, too"
