@@ -174,7 +174,7 @@ class Job:
         self._apps[app.name] = app
         candidates = [original]
         recipes = [r for r in RECIPES if r != ORIGINAL]
-        unmade = [r for r in recipes if self._journal.get(f"recipe-{given.named(r)}") is None]
+        unmade = [r for r in recipes if self._finished(given.named(r)) is None]
         path = self._folder / model_path(digest_of(given.model))
         start = self._given.index(given)
         async with VariantMaker(path, unmade, self._calibration.inputs, self._request.limits) as maker:
@@ -253,7 +253,7 @@ class Job:
     ) -> Made | None:
         """One more, or None with the reason among the skipped ones."""
         name = given.named(recipe)
-        done = self._journal.get(f"recipe-{name}") or await self._make(given, recipe, output, maker, digests)
+        done = self._finished(name) or await self._make(given, recipe, output, maker, digests)
         if done["skipped"]:
             self._skipped[name] = done["skipped"]
             return None
@@ -262,6 +262,12 @@ class Job:
         # Another version may have been registered since the job began.
         variant = replace(Variant(**done["variant"]), name=self._name(name))
         return Made(name, variant, kept[0], done["finite"], given.label)
+
+    def _finished(self, name: str) -> dict[str, Any] | None:
+        """What came of making a candidate, None where its answers are not there as well."""
+        done = self._journal.get(f"recipe-{name}")
+        whole = done is not None and (done["skipped"] or self._journal.arrays(f"answers-{name}") is not None)
+        return done if whole else None
 
     async def _make(
         self, given: Given, recipe: str, output: AnswerOutput, maker: VariantMaker, digests: set[str]

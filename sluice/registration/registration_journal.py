@@ -5,8 +5,11 @@ libraries are another job. A step's result is there whole or not at all. Samples
 line; a line that was cut short is passed over.
 """
 
+import io
 import json
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,20 +59,19 @@ class Journal:
             write_file(self.folder / f"{step}.json", json.dumps(result).encode())
 
     def arrays(self, step: str) -> tuple[Array, ...] | None:
-        """Arrays of ``step``, None where it has none."""
+        """Arrays of ``step``, None where it has none that are whole."""
         try:
-            with np.load(self.folder / f"{step}.npz", allow_pickle=False) as arrays:
+            with (self.folder / f"{step}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return tuple(arrays[name] for name in arrays.files)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def put_arrays(self, step: str, arrays: Sequence[Array]) -> None:
         """Keep arrays of ``step``."""
-        unfinished = self.folder / f".{step}.npz"
+        archive = io.BytesIO()
+        np.savez(archive, *arrays)
         with _told(self.folder):
-            with unfinished.open("wb") as file:
-                np.savez(file, *arrays)
-            unfinished.replace(self.folder / f"{step}.npz")
+            write_file(self.folder / f"{step}.npz", archive.getvalue())
 
     def remove(self) -> None:
         """The job is done."""

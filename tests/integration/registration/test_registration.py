@@ -232,6 +232,21 @@ async def test_cancelled_anywhere_it_shows_nothing_and_goes_on_where_it_stopped(
     assert not any((home / "registered" / "jobs").iterdir())
 
 
+async def test_answers_that_a_machine_lost_with_its_power_are_made_again(tmp_path: Path) -> None:
+    request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    home = tmp_path / "home"
+    with pytest.raises(asyncio.CancelledError):
+        await register_model(request, home, stopper("load"))
+    answers = sorted((home / "registered" / "jobs").glob("*/answers-*.npz"))
+    assert len(answers) >= 4
+    for i, file in enumerate(answers):
+        whole = file.read_bytes()
+        file.write_bytes((whole[: len(whole) // 2], b"", whole[:-1])[i % 3])
+    made = await register_model(request, home)
+    assert made.resumed and len(made.record.candidates) == len(answers)
+    assert Registered(home).apps() == ("mine",)
+
+
 def test_killed_it_goes_on_and_meanwhile_nobody_sees_it(tmp_path: Path) -> None:
     model, rows, home = write_model(tmp_path, linear()), write_rows(tmp_path), tmp_path / "home"
     command = [*SLUICE, "register", str(model), "--app", "mine", "--validation", str(rows), "--json", "--repeats", "7"]

@@ -70,3 +70,17 @@ def test_a_first_line_that_was_cut_short_does_not_swallow_the_next(tmp_path: Pat
     again = KeptSweep(file, ["v"], [1, 2, 4])
     assert again.restored == 1
     again.close()
+
+
+def test_arrays_that_are_not_whole_are_none(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "job")
+    journal.put_arrays("answers", [np.arange(1000), np.ones((2, 3))])
+    found = journal.arrays("answers")
+    assert found is not None and [a.shape for a in found] == [(1000,), (2, 3)]
+    file = journal.folder / "answers.npz"
+    whole = file.read_bytes()
+    scribbled = whole.replace(bytes(np.arange(500, 510)), bytes(80))
+    assert scribbled != whole
+    for damaged in (b"", whole[:10], whole[: len(whole) // 2], whole[:-1], bytes(len(whole)), scribbled):
+        file.write_bytes(damaged)
+        assert journal.arrays("answers") is None
