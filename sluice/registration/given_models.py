@@ -5,17 +5,16 @@ inputs of the same names and types, and none is given twice. What is wrong with 
 """
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits, check_model
 from sluicegate.executors.profile_runner import Progress
-from sluicegate.profiles.catalogue.catalogue_folder import digest_of
+from sluicegate.profiles.catalogue.catalogue_folder import digest_of, write_file
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.registration.batch_axis import Interface
 from sluicegate.profiles.registration.recipes import ORIGINAL
@@ -69,28 +68,36 @@ async def check_models(paths: Sequence[Path], limits: GeneratorLimits, progress:
 def models_of(registered: Registered, app: str) -> list[Path]:
     """The models that the served version of ``app`` was registered with, as files that are named by their labels.
 
-    Raises InvalidInputError where it is not served, or a model is gone.
+    Raises InvalidInputError where it is not served or a model is gone, ConfigurationError where none can be written.
     """
     record = registered.served_record(app)
     if record is None:
         raise InvalidInputError("--add", f"{app!r:.80} is not registered yet; leave --add out")
     folder = registered.folder / "given" / f"{app}.v{record.version}"
-    folder.mkdir(parents=True, exist_ok=True)
     found = []
     for candidate in record.candidates:
         label, _, recipe = candidate.recipe.rpartition(".")
         if recipe != ORIGINAL:
             continue
         path = folder / f"{label or Path(record.source).stem}.onnx"
-        if not path.exists():
+        if not path.exists() or path.stat().st_size != candidate.variant.size_bytes:  # a copy was cut short
             try:
-                shutil.copyfile(registered.folder / str(candidate.variant.model), path)
+                model = (registered.folder / candidate.variant.model).read_bytes()
             except OSError as error:
                 raise InvalidInputError(
                     "--add", f"model {label or app} is gone ({error.strerror}); give all"
                 ) from error
+            _keep(path, model)
         found.append(path)
     return found
+
+
+def _keep(path: Path, model: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, model)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write in {path.parent}: {error.strerror}; set SLUICE_HOME") from error
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

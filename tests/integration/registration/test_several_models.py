@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.given_models import models_of
 from sluicegate.sluice.registration.register import register, register_model
@@ -98,6 +98,21 @@ def test_a_family_is_made_of_one_model_and_added_to(tmp_path: Path) -> None:
     small = write_model(tmp_path, short_sighted(), "small.onnx")
     register(request_of(kept, rows, others=(small,)), home)
     assert [path.name for path in models_of(Registered(home), "mine")] == ["large.onnx", "small.onnx"]
+
+
+def test_a_copy_of_a_model_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    model, home = write_model(tmp_path, linear(), "large.onnx"), tmp_path / "home"
+    register(request_of(model, write_rows(tmp_path)), home)
+    (kept,) = models_of(Registered(home), "mine")
+    kept.write_bytes(model.read_bytes()[:60])
+    (again,) = models_of(Registered(home), "mine")
+    assert (again, again.read_bytes()) == (kept, model.read_bytes())
+    assert list(kept.parent.iterdir()) == [kept]
+    kept.unlink()
+    kept.parent.rmdir()
+    kept.parent.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"cannot write in .*mine\.v1"):
+        models_of(Registered(home), "mine")
 
 
 async def test_cancelled_between_the_models_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
