@@ -35,7 +35,7 @@ _Fate = tuple[bool, int, _Pairs]
 
 @dataclass(slots=True)
 class _Stream:
-    """``ahead``: by place in the stream, what ended before the one that is ``next``; None is not in the sequence.
+    """A stream so far. ``ahead``: by place in it, what ended before the one that is ``next``; None does not count.
 
     ``recent``: place in the sequence and turn of the last misses.
     """
