@@ -162,13 +162,19 @@ class Registered:
             return None
 
     def keep(self, record: Record, samples: dict[str, Array]) -> None:
-        """Write a version's record and some of its rows; not published by it."""
-        (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
-        path = self._path(record.app.name, record.version, "npz")
-        with path.open("wb") as file:
-            np.savez(file, *samples.values())
+        """Write a version's record and some of its rows; not published by it.
+
+        Raises ConfigurationError where the folder cannot be written.
+        """
+        folder = self.folder / RECORDS
         data = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-        write_file(self._path(record.app.name, record.version, "json"), data)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self._path(record.app.name, record.version, "npz").open("wb") as file:
+                np.savez(file, *samples.values())
+            write_file(self._path(record.app.name, record.version, "json"), data)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; set SLUICE_HOME") from error
 
     def samples(self, app: str) -> tuple[Array, ...]:
         """Validation rows kept with the served version: an array an input, as the app lists them; then the labels."""

@@ -46,6 +46,10 @@ def fetch(url: str, home: Path, max_bytes: int, sha256: str = "") -> Path:
     """
     if sha256 and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise InvalidInputError("sha256", f"{sha256!r:.80}; give 64 hexadecimal digits")
+    try:
+        urlsplit(url)
+    except ValueError as error:  # it may repeat what an address keeps secret, and is not shown
+        raise InvalidInputError(FIELD, f"is no address ({type(error).__name__}); look at its brackets") from None
     folder = home / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,15 @@
 """Terms of a registered app are changed in place: its variants stay, others do not move, versions keep theirs."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
-from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.profiles.catalogue.registered_apps import RECORDS, Record, Registered
+from sluicegate.profiles.formats.catalogue_json import AppDocument, app_to_document
 from tests.harness import toy_catalogue
 
 
@@ -47,3 +49,30 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
         registered.change(app, **terms)
     assert raised.value.field == field
     assert registered.catalogue(verify=False) == before
+
+
+def test_a_version_that_cannot_be_written_is_told_in_one_line(registered: Registered) -> None:
+    known = registered.catalogue(verify=False)
+    assert known is not None
+    (registered.folder / RECORDS).write_bytes(b"a file in its folder's place")
+    record = Record(
+        app=AppDocument.model_validate_json(json.dumps(app_to_document(known.apps["two"]))),
+        version=1,
+        key="k",
+        metric="accuracy",
+        chance=0.1,
+        answer_output="out",
+        answer_reading="argmax",
+        scored_rows=1,
+        calibration_rows=0,
+        source="m.onnx",
+        source_digest="s",
+        validation_digest="v",
+        registered_at=0.0,
+        machine="here",
+        notes=(),
+        candidates=(),
+        skipped={},
+    )
+    with pytest.raises(ConfigurationError, match=r"cannot write in .*records: .*; set SLUICE_HOME"):
+        registered.keep(record, {})

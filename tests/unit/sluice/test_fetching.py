@@ -47,6 +47,8 @@ def test_a_file_is_fetched_by_its_address_too(tmp_path: Path) -> None:
         ("gopher://host/model.onnx", 1 << 20, "", "'gopher'"),
         ("memory://a::file://b", 1 << 20, "", "not one of"),
         ("zip://model.onnx::file:///models.zip", 1 << 20, "", "not one of"),
+        ("s3://[bad/model.onnx", 1 << 20, "", "is no address"),
+        ("http://name:secret@[::1/model.onnx", 1 << 20, "", "is no address"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line_and_leaves_nothing(
@@ -55,7 +57,7 @@ def test_what_cannot_be_had_is_refused_in_one_line_and_leaves_nothing(
     with pytest.raises(InvalidInputError) as refused:
         fetch(url, tmp_path, limit, sha256)
     assert told in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
     assert list(tmp_path.glob(f"{FOLDER}/*")) == []
 
 
