@@ -334,7 +334,7 @@ async def soak(url: str, folder: Path, queries: int, speed: float, broker_pid: i
         **counts,
         "promises_broken": report.promises_broken,
         "promises_unannounced": report.promises_unannounced,
-        "on_time": report.summary.slo_attainment if report.summary else None,
+        "on_time": report.summary.slo_attainment,
         "plans_on_topic": epochs,
         "load_average": os.getloadavg()[1],
         "memory": memory.slopes(),
