@@ -242,7 +242,7 @@ async def _play(world: World, faults: Sequence[Fault]) -> Verdict:
         late_unmarked=report.late_unmarked,
         promises_broken_unannounced=report.promises_unannounced,
         promises_announced=sum(s.broken for s in report.promises) - report.promises_unannounced,
-        on_time=report.summary.slo_attainment if report.summary is not None else 0.0,
+        on_time=report.summary.slo_attainment,
         virtual_s=world.loop.time() - 1000,
         settled_s=settled,
         recovered_s=recovered,

@@ -251,5 +251,4 @@ async def test_demand_moves_the_plan_to_faster_variants(broker_url: str, tmp_pat
             await asyncio.gather(*(run.ask(parameters={}) for _ in range(6)), asyncio.sleep(6 / 35))
         report = await run.settled()
         assert report.balanced
-        assert report.summary is not None
         assert len(report.summary.variants_used["toy"]) >= 2
