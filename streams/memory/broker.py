@@ -120,10 +120,8 @@ class MemoryStore:
                 topic.next_keyless += 1
         elif not 0 <= partition < len(logs):
             raise _unknown_partition(name, partition, len(logs))
-        size = (0 if value is None else len(value)) + (0 if key is None else len(key))
-        for header, held in headers:
-            size += len(header) + len(held)
-        if size + 512 > topic.limit:
+        size = record_bytes(key, value, headers)
+        if size > topic.limit:  # with all that Python needs around it, which no topic limits
             _check_size(name, key, value, headers, topic.limit)
         if self.read_only:
             raise ConfigurationError("this log is a kept copy and cannot be written; connect to a live broker")
@@ -131,7 +129,7 @@ class MemoryStore:
         log = logs[partition]
         before = log.bytes
         at = now if timestamp is None or topic.spec.broker_time else round(timestamp * 1e3) / 1e3
-        offset = log.append(key, value, headers, at, now)
+        offset = log.append(key, value, headers, at, now, size)
         self._bytes += log.bytes - before
         if self._bytes > self._room:
             self._make_room()

@@ -31,8 +31,8 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
         size += len(key)
     if value is not None:
         size += len(value)
-    for _, held in headers:
-        size += len(held)
+    for name, held in headers:
+        size += len(name) + len(held)
     return size
 
 
@@ -102,14 +102,17 @@ class PartitionLog:
             count += 1
         return count
 
-    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: float, now: float) -> int:
-        """Add a record, return its offset. A compacted partition refuses records without a key."""
+    def append(
+        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: float, now: float, size: int
+    ) -> int:
+        """Add a record that counts as ``size`` bytes (``record_bytes``), return its offset. A compacted partition
+        refuses records without a key."""
         if self._compacted and key is None:
             raise InvalidInputError("key", f"missing, but topic {self._topic} is compacted: give each record a key")
         offset = self._next
         self._records.append((offset, key, value, headers, timestamp))
         self._next = offset + 1
-        self.bytes += record_bytes(key, value, headers)
+        self.bytes += size
         if self._compacted:
             if len(self._records) - self._clean > max(_COMPACT_AFTER, self._clean):
                 self.compact(now)

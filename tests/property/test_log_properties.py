@@ -33,7 +33,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(key=keys, value=values, timestamp=st.integers(0, 9))
     def append(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        offset = self.log.append(key, value, (), float(timestamp), 0.0)
+        offset = self.log.append(key, value, (), float(timestamp), 0.0, record_bytes(key, value, ()))
         assert offset == len(self.appended)
         self.appended.append(Record("t", 0, offset, key, value, (), float(timestamp)))
 
@@ -103,7 +103,7 @@ def test_retention_by_time_keeps_what_is_young_and_bounds_what_is_old(ages: list
     written: list[float] = []
     for step in ages:
         now += step / 10
-        log.append(None, b"x", (), now, now)
+        log.append(None, b"x", (), now, now, record_bytes(None, b"x", ()))
         written.append(now)
         kept = [r.timestamp for r in log.read(log.start, 10**6)]
         young = [at for at in written if at >= now - retention]
@@ -117,7 +117,7 @@ def test_retention_by_time_keeps_what_is_young_and_bounds_what_is_old(ages: list
 def test_a_cap_on_bytes_is_kept_to_within_a_record(sizes: list[bytes]) -> None:
     log = PartitionLog("t", 0, max_bytes=4000)
     for value in sizes:
-        log.append(None, value, (), 0.0, 0.0)
+        log.append(None, value, (), 0.0, 0.0, record_bytes(None, value, ()))
         assert log.bytes <= 4000 + 600 and len(log) >= 1
         assert log.read(log.end - 1, 1)[0].value == value
 
