@@ -107,9 +107,7 @@ def _without_unit(problem: Problem, unit: Unit) -> Problem:
 def _affordable(problem: Problem, found: Allocation, unit: Unit) -> bool:
     """Whether the budget bears ``unit`` beside what is in use."""
     used = {unit.device, *(p.device for p in found.placements)}
-    return problem.budget is None or sum(d.price for d in problem.devices if d.name in used) <= problem.budget * (
-        1 + 1e-9
-    )
+    return problem.budget is None or problem.rent(used) <= problem.budget * (1 + 1e-9)
 
 
 def _as_much(allocation: Allocation, before: Allocation) -> bool:

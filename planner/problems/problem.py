@@ -1,6 +1,6 @@
 """What an allocation is asked and what it answers. Every named planner maps one to the other."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -85,6 +85,10 @@ class Problem(PlanLimits):
     def by_part(self) -> bool:
         """Whether a budget is to be spent on devices that are cut, and are paid for whole, whatever is used of them."""
         return self.budget is not None and any(d.price > 0 and len(d.slices) > 1 for d in self.devices)
+
+    def rent(self, names: Collection[str]) -> float:
+        """What these devices cost an hour."""
+        return sum(d.price for d in self.devices if d.name in names)
 
     def worth(self, found: "Allocation") -> tuple[float, ...]:
         """What answers to it are compared by, on whatever devices: the least share and the total of strict demands,

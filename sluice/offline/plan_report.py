@@ -70,8 +70,7 @@ class Answer:
     @property
     def cost(self) -> float:
         """Price an hour of the devices in use."""
-        used = {p.device for p in self.allocation.placements}
-        return sum(d.price for d in self.problem.devices if d.name in used)
+        return self.problem.rent({p.device for p in self.allocation.placements})
 
     def placements(self) -> list[dict[str, Any]]:
         """Units that hold the same, together: where, what, how many, and their share of the app's demand in all."""
