@@ -157,7 +157,8 @@ def _proof(key: bytes, topic: str, source: str, query_id: str, value: bytes) -> 
 
 
 def answer_of(value: bytes, json_length: bytes | None = None) -> Answer:
-    """Of a result record; ``json_length``: where raw tensors follow its JSON. Raises what it likes for what is none."""
+    """Of a result record; ``json_length``: where raw tensors follow its JSON. What is none raises whatever reading it
+    does."""
     end = len(value) if json_length is None else int(json_length)
     head = value[:end]
     body: Any = json.loads(head)

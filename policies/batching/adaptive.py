@@ -151,7 +151,7 @@ class AdaptiveBatching(GreedySpread):
             self._gaps.add(gap)
         self._last = now
         recent = self._recent
-        while recent and recent[-1] > now:
+        while recent and recent[-1] > now:  # a clock may be set back
             recent.pop()
         recent.append(now)
         since = now - RATE_WINDOW * self.slo

@@ -389,8 +389,8 @@ class Intake:
             self._asking = False
 
     async def _wait_for_room(self, consumer: Consumer) -> Sequence[Record]:
-        """Hold still, without fetching, until half of what is in flight is done. What came nevertheless:
-        partitions that were assigned meanwhile are not paused."""
+        """Hold still, without fetching, until half of what is in flight is done. Returns what came nevertheless, of
+        partitions that were assigned meanwhile and are not paused."""
         assigned = consumer.assignment()
         consumer.pause(assigned)
         self._paused = True
