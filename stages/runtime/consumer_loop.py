@@ -171,14 +171,18 @@ class Intake:
     ) -> None:
         """Read until ``stop``, then drain and leave. ``after_start`` may seek. Raises what ended a task ``beside``."""
         consumer = self._consumer = self._make_consumer(self)
-        await consumer.start()
         once = self._exactly_once
-        if once is not None:
-            await once.begin(consumer.assignment() - once.partitions, consumer)
-        if after_start is not None:
-            await after_start(consumer)
-        if not self._shared:
-            self._next = {partition: await consumer.position(partition) for partition in consumer.assignment()}
+        try:
+            await consumer.start()
+            if once is not None:
+                await once.begin(consumer.assignment() - once.partitions, consumer)
+            if after_start is not None:
+                await after_start(consumer)
+            if not self._shared:
+                self._next = {partition: await consumer.position(partition) for partition in consumer.assignment()}
+        except BaseException:
+            await stopped(consumer)
+            raise
         self._started.set()
         self.stepped = asyncio.get_running_loop().time()
         writing = [asyncio.create_task(once.run(self.done, self._lost))] if once is not None else []

@@ -50,6 +50,30 @@ async def test_what_comes_after_it_was_abandoned_is_neither_handled_nor_committe
     await producer.stop()
 
 
+async def test_who_cannot_begin_leaves_the_group() -> None:
+    broker, made = MemoryBroker(), list[Consumer]()
+    await broker.admin().create_topics([TopicSpec(name="work", partitions=2)])
+
+    def make(intake: Intake) -> Consumer:
+        made.append(broker.consumer(topics=["work"], group="worker", listener=intake))
+        return made[-1]
+
+    async def seek(consumer: Consumer) -> None:
+        raise LostPartitionError(f"{consumer.assignment()}")
+
+    async def handle(records: Sequence[Record]) -> None:
+        raise AssertionError(records)
+
+    with pytest.raises(LostPartitionError):
+        await Intake(make).run(handle, asyncio.Event(), after_start=seek)
+    heir = broker.consumer(topics=["work"], group="worker")
+    await heir.start()
+    async with asyncio.timeout(5.0):
+        while len(heir.assignment()) < 2:
+            await heir.get_many(wait=0.1)
+    await heir.stop()
+
+
 async def test_a_commit_that_takes_long_is_not_overtaken_by_the_next() -> None:
     """Two of one member under way at once may arrive in either order: the group's offset would go back."""
     broker, stop = MemoryBroker(), asyncio.Event()
