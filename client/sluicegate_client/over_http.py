@@ -77,16 +77,17 @@ class OverHttp:
 
 
 def _answer(status: int, headers: Mapping[str, str], content: bytes) -> Answer:
-    size = int(headers.get(_JSON_LENGTH, len(content)))
     try:
         if _OUTCOME in headers:
             return Answer(outcome_of(json.loads(headers[_OUTCOME])), {}, content)
+        size = int(headers.get(_JSON_LENGTH, len(content)))
         body: Any = json.loads(content[:size])
-    except ValueError as error:
-        raise RefusedError(status, f"{content[:80]!r} is not JSON") from error
-    if "model_name" in body and "parameters" in body:
-        return Answer(outcome_of(body), outputs_of(body, content[size:]), content[:size])
-    problem = str(body.get("error", "no reason told"))
+        if "model_name" in body and "parameters" in body:
+            return Answer(outcome_of(body), outputs_of(body, content[size:]), content[:size])
+        problem = str(body.get("error", "no reason told"))
+    except Exception as error:  # whatever is wrong with it
+        told = f"{content[:80]!r} is no answer of a front ({type(error).__name__}: {error!s:.80})"
+        raise RefusedError(status, told) if status >= 400 else ClientError(told) from error
     if status in {400, 404}:
         field, _, rest = problem.partition(": ")
         raise InvalidQueryError(field, rest or "is not taken")

@@ -156,8 +156,17 @@ def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
         else:
             data, at = raw[at : at + size], at + size
         tensor = Tensor(datatype, shape, data)
+        _check(tensor)
         found[entry["name"]] = tensor if _np is None else _array(tensor)
     return found
+
+
+def _check(tensor: Tensor) -> None:
+    """Raises ValueError where shape and data differ, KeyError for an unknown datatype."""
+    held = len(_elements(tensor.data)) if tensor.datatype == _BYTES else len(tensor.data)
+    size = 1 if tensor.datatype == _BYTES else struct.calcsize(f"<{_CODES[tensor.datatype]}")
+    if any(extent < 0 for extent in tensor.shape) or held != size * prod(tensor.shape):
+        raise ValueError(f"{len(tensor.data)} bytes are no {tensor.datatype} of shape {tensor.shape}")
 
 
 def _array(tensor: Tensor) -> Any:
@@ -178,6 +187,8 @@ def _elements(data: bytes) -> list[bytes]:
             at = end
     except struct.error as error:
         raise ValueError(f"BYTES end within a length ({error})") from error
+    if at != len(data):
+        raise ValueError("BYTES end within an element")
     return found
 
 

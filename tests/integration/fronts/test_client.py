@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
-from sluicegate_client import Client, ClientError, InvalidQueryError, Tensor
+from sluicegate_client import Client, ClientError, InvalidQueryError, RefusedError, Tensor
 from sluicegate_client.log import Headers, Received
 from tests.contract.test_open_inference_protocol import affine_front
 
@@ -134,6 +136,44 @@ async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it_and_ot
             await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
         answer = await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
     assert answer.outputs["y"].tolist() == [2.5]
+
+
+FRONT = {"Sluice-Outcome": '{"id": 1}'}
+SHORT = result({"name": "y", "datatype": "FP32", "shape": [4], "parameters": {"binary_data_size": 16}})
+CUT = result({"name": "y", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "raised"),
+    [
+        (200, {}, b"[]", ClientError),
+        (200, {}, b"<html>", ClientError),
+        (200, {}, b"[" * 100_000, ClientError),
+        (200, {}, b'{"model_name": "affine", "parameters": {"kind": "answered", "late": false}}', ClientError),
+        (200, {}, b'{"id": "q", "model_name": "affine", "parameters": null}', ClientError),
+        (200, {}, result({"name": "y", "datatype": "FP128", "shape": [1], "data": [1]}), ClientError),
+        (200, {}, result({"name": "y", "datatype": "FP32", "shape": [-1], "data": [1]}), ClientError),
+        (200, {}, SHORT, ClientError),
+        (200, {"Inference-Header-Content-Length": str(len(CUT))}, CUT + b"\x07\0\0\0ab", ClientError),
+        (200, {"Inference-Header-Content-Length": "all"}, SHORT, ClientError),
+        (504, FRONT, b"{}", RefusedError),
+        (400, {}, b'["no"]', RefusedError),
+        (502, {}, b"<html>", RefusedError),
+    ],
+    ids=lambda told: repr(told[:24]) if isinstance(told, bytes) else None,
+)
+async def test_whatever_answers_in_the_place_of_a_front_is_one_error(
+    status: int, headers: dict[str, str], body: bytes, raised: type[ClientError]
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response() if request.method == "GET" else web.Response(status=status, headers=headers, body=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{way:.*}", answer)
+    async with TestServer(app) as server, Client(str(server.make_url(""))) as client:
+        with pytest.raises(ClientError, match="is no answer of a front") as told:
+            await client.infer("affine", {"x": [[1.0, 2.0]]})
+    assert type(told.value) is raised
 
 
 async def test_a_result_whose_id_has_no_value_is_nobodys_and_others_are_read() -> None:
