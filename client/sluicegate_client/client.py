@@ -5,7 +5,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -95,14 +95,31 @@ class Client:
         tensors = {name: tensor_of(name, value) for name, value in inputs.items()}
         return await self._way.ask(app, Query(query_id or uuid.uuid4().hex, tensors, parameters, stream))
 
-    async def infer_batch(self, app: str, inputs: Sequence[Mapping[str, Any]], **parameters: Any) -> list[Answer]:
-        """Ask many queries at once; answers in their order."""
-        return list(await asyncio.gather(*(self.infer(app, one, **parameters) for one in inputs)))
+    async def infer_batch(
+        self, app: str, inputs: Iterable[Mapping[str, Any]], *, at_once: int = 16, **parameters: Any
+    ) -> list[Answer]:
+        """Ask many queries, at most ``at_once`` at a time: more than a host keeps up with its front refuses. Answers in
+        their order. What ``infer`` raises for one of them is raised, and the others are given up.
+        """
+        if at_once < 1:
+            raise InvalidQueryError("at_once", f"is {at_once}; give 1 or more")
+        free = asyncio.Semaphore(at_once)
+
+        async def ask(one: Mapping[str, Any]) -> Answer:
+            async with free:
+                return await self.infer(app, one, **parameters)
+
+        asked = [asyncio.create_task(ask(one)) for one in inputs]
+        try:
+            return await asyncio.gather(*asked)
+        finally:
+            for task in asked:
+                task.cancel()
 
     async def infer_rows(
         self, app: str, inputs: Mapping[str, Any], *, rows: int = 16, **parameters: Any
     ) -> list[Answer]:
-        """Ask about many rows, ``rows`` of them a query; answers in their order. ``inputs``: of n rows each, by name.
+        """Ask about many rows, ``rows`` of them a query, as ``infer_batch`` does. ``inputs``: of n rows each, by name.
 
         Raises InvalidQueryError where the inputs differ in n.
         """
