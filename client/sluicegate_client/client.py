@@ -92,6 +92,10 @@ class Client:
             raise ClientError("the client is not connected: use `async with Client(…)`")
         if "query_class" in parameters:
             parameters["class"] = parameters.pop("query_class")
+        if not isinstance(inputs, Mapping):
+            raise InvalidQueryError(
+                "inputs", f"is of type {type(inputs).__name__}; give a mapping, each input by its name"
+            )
         tensors = {name: tensor_of(name, value) for name, value in inputs.items()}
         return await self._way.ask(app, Query(query_id or uuid.uuid4().hex, tensors, parameters, stream))
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluicegate_client.errors import InvalidQueryError
 from sluicegate_client.tensors import Reference, Tensor
 
 
@@ -36,6 +37,15 @@ class Query:
         if self.parameters:
             body["parameters"] = dict(self.parameters)
         body["inputs"] = inputs
-        return json.dumps(body, separators=(",", ":")).encode(), b"".join(
-            t.data for t in self.tensors.values() if isinstance(t, Tensor)
-        )
+        try:
+            head = json.dumps(body, separators=(",", ":"), default=_plain, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidQueryError("parameters", f"{error}; give texts and finite numbers") from error
+        return head, b"".join(t.data for t in self.tensors.values() if isinstance(t, Tensor))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars as Python's."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"{value!r:.60} is no JSON")

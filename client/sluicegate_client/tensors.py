@@ -55,17 +55,7 @@ class Tensor:
     @staticmethod
     def of(datatype: str, values: Any) -> "Tensor":
         """Nested lists as this datatype. Raises InvalidQueryError for what it cannot hold."""
-        shape, flat = _flattened(values, "values")
-        if datatype == _BYTES:
-            return Tensor(_BYTES, shape, _joined("values", flat))
-        code = _CODES.get(datatype)
-        if code is None:
-            known = ", ".join((*_CODES, _BYTES))
-            raise InvalidQueryError("datatype", f"{datatype!r:.40} is unknown; use one of {known}")
-        try:
-            return Tensor(datatype, shape, struct.pack(f"<{len(flat)}{code}", *flat))
-        except (struct.error, OverflowError) as error:
-            raise InvalidQueryError("values", f"do not fit {datatype} ({error})") from error
+        return _tensor("values", datatype, *_flattened(values, "values"))
 
     @staticmethod
     def to(value: Any) -> "Tensor":
@@ -117,22 +107,40 @@ def tensor_of(name: str, value: Any) -> Tensor | Reference:
     """An input. Raises InvalidQueryError for what the protocol has no datatype for."""
     if isinstance(value, Tensor | Reference):
         return value
+    field = f"inputs.{name}"
     if _np is not None and isinstance(value, _np.ndarray | _np.generic):
+        if _np.ma.is_masked(value):
+            raise InvalidQueryError(field, "has masked elements, for which queries have no word; fill them")
         if value.dtype.kind in "OSUT":
-            return Tensor.of(_BYTES, value.tolist())
+            return _tensor(field, _BYTES, *_flattened(value.tolist(), field))
         whole = _np.ascontiguousarray(value)
         datatype = _DATATYPE_OF.get(whole.dtype.newbyteorder("="))
         if datatype is None:
-            raise InvalidQueryError(
-                f"inputs.{name}", f"dtype {whole.dtype} is not taken; use one of {', '.join(_CODES)}"
-            )
+            raise InvalidQueryError(field, f"dtype {whole.dtype} is not taken; use one of {', '.join(_CODES)}")
         return Tensor(datatype, whole.shape, whole.astype(_DTYPES[datatype]).tobytes())
-    _, flat = _flattened(value, f"inputs.{name}")
+    shape, flat = _flattened(value, field)
     if isinstance(flat[0], str | bytes):
-        return Tensor.of(_BYTES, value)
-    if all(isinstance(one, bool) for one in flat):
-        return Tensor.of("BOOL", value)
-    return Tensor.of("INT64" if all(isinstance(one, int) for one in flat) else "FP32", value)
+        datatype = _BYTES
+    elif all(isinstance(one, bool) for one in flat):
+        datatype = "BOOL"
+    else:
+        datatype = "INT64" if all(isinstance(one, int) for one in flat) else "FP32"
+    return _tensor(field, datatype, shape, flat)
+
+
+def _tensor(field: str, datatype: str, shape: tuple[int, ...], flat: Sequence[Any]) -> Tensor:
+    if datatype == _BYTES:
+        return Tensor(_BYTES, shape, _joined(field, flat))
+    code = _CODES.get(datatype)
+    if code is None:
+        known = ", ".join((*_CODES, _BYTES))
+        raise InvalidQueryError("datatype", f"{datatype!r:.40} is unknown; use one of {known}")
+    if datatype == "BOOL" and any(isinstance(one, str | bytes) for one in flat):  # of which all but "" were true
+        raise InvalidQueryError(field, f"holds {flat!r:.60}; give booleans only")
+    try:
+        return Tensor(datatype, shape, struct.pack(f"<{len(flat)}{code}", *flat))
+    except (struct.error, OverflowError) as error:
+        raise InvalidQueryError(field, f"does not fit {datatype} ({error})") from error
 
 
 def outputs_of(body: Mapping[str, Any], raw: bytes = b"") -> dict[str, Any]:
@@ -195,7 +203,10 @@ def _elements(data: bytes) -> list[bytes]:
 def _joined(field: str, values: Sequence[Any]) -> bytes:
     if not all(isinstance(one, str | bytes) for one in values):
         raise InvalidQueryError(field, f"holds {values!r:.60}; give texts or bytes only")
-    parts = [one.encode() if isinstance(one, str) else one for one in values]
+    try:
+        parts = [one.encode() if isinstance(one, str) else one for one in values]
+    except UnicodeEncodeError as error:
+        raise InvalidQueryError(field, f"is no text that UTF-8 has ({error})") from error
     return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
 
 
@@ -213,8 +224,11 @@ def rows_of(value: Any, start: int, end: int) -> Any:
 
 
 def count_of(value: Any) -> int:
-    """Rows of an input."""
-    return value.shape[0] if isinstance(value, Tensor | Reference) else len(value)
+    """Rows of an input. Raises InvalidQueryError where it has none."""
+    try:
+        return value.shape[0] if isinstance(value, Tensor | Reference) else len(value)
+    except (IndexError, TypeError) as error:
+        raise InvalidQueryError("inputs", f"{value!r:.60} has no rows") from error
 
 
 def _flattened(value: Any, field: str) -> tuple[tuple[int, ...], list[Any]]:
