@@ -34,7 +34,7 @@ class Client:
     ``ce_source`` is ``/<source>``: a query's id is its own among those of its source; ``key``: by which it proves to be
     that, where the system asks for it. ``security``: TLS and SASL of Kafka; ``token``: of a front.
 
-    Raises ClientError for an address of no known kind.
+    Raises ClientError for an address of no known kind, a timeout that is none, a token that no header can carry.
     """
 
     def __init__(
@@ -48,6 +48,10 @@ class Client:
         security: Security | None = None,
         token: str | None = None,
     ) -> None:
+        if not 0.0 < timeout < float("inf"):
+            raise ClientError(f"timeout: is {timeout}; give seconds above 0")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ClientError("token: holds what no header carries; strip the end of its line")
         self._connected = False
         self._way: _Way
         if isinstance(at, str) and at.startswith(("http://", "https://")):
@@ -61,7 +65,9 @@ class Client:
         self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises ClientError where nothing answers."""
+        """Connect. Raises ClientError where nothing answers, or who is connected connects again."""
+        if self._connected:
+            raise ClientError("the client is connected already: share it inside of one `async with`")
         await self._way.open()
         self._connected = True
         return self

@@ -35,13 +35,14 @@ class OverHttp:
         session = aiohttp.ClientSession(headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
         try:
             async with session.get(f"{self._base}/v2/health/live") as answer:
-                alive = answer.status == 200
-        except (aiohttp.ClientError, TimeoutError) as error:
+                if answer.status != 200:
+                    raise ClientError(f"no front of Sluicegate answers at {self._base}; start `sluice up`")
+        except BaseException as error:
             await session.close()
-            raise ClientError(f"nothing answers at {self._base} ({error}); start `sluice up`") from error
-        if not alive:
-            await session.close()
-            raise ClientError(f"no front of Sluicegate answers at {self._base}; start `sluice up`")
+            if not isinstance(error, aiohttp.ClientError | TimeoutError):
+                raise
+            why = str(error) or f"within {self._timeout:g} s"
+            raise ClientError(f"nothing answers at {self._base} ({why}); start `sluice up`") from error
         self._session = session
 
     async def close(self) -> None:

@@ -89,14 +89,19 @@ class KafkaLog:
     async def open(self) -> None:
         """Connect."""
         check_servers(self._servers)
-        producer = AIOKafkaProducer(
-            **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
-        )
+        try:
+            producer = AIOKafkaProducer(
+                **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
+            )
+        except ValueError as error:
+            raise ClientError(f"security: {error}") from error
         try:
             await producer.start()
-        except KafkaError as error:
+        except BaseException as error:
             with contextlib.suppress(KafkaError):
                 await producer.stop()
+            if not isinstance(error, KafkaError):
+                raise
             raise ClientError(
                 f"no Kafka broker answers at {self._servers} ({error}); correct the address, or what `security` says: "
                 "who is refused gets no answer"

@@ -74,13 +74,13 @@ class OverTopics:
             head, raw = query.body()
             topic, value = f"{self._prefix}.app.{app}.queries", head + raw
             proof = _proof(self._own, topic, f"/{self._source}", query.id, value) if self._own is not None else ()
-            await self._log.send(
-                topic,
-                value,
-                key=(query.stream if query.stream is not None else query.id).encode(),
-                headers=self._headers(app, query.id, len(head)) + proof,
-            )
             async with asyncio.timeout(self._timeout):
+                await self._log.send(
+                    topic,
+                    value,
+                    key=(query.stream if query.stream is not None else query.id).encode(),
+                    headers=self._headers(app, query.id, len(head)) + proof,
+                )
                 return await waiting
         except TimeoutError as error:
             raise NoOutcomeError(

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
-from sluicegate_client import Client, ClientError, InvalidQueryError, RefusedError, Tensor
+from sluicegate_client import Client, ClientError, InvalidQueryError, NoOutcomeError, RefusedError, Tensor
 from sluicegate_client.log import Headers, Received
 from tests.contract.test_open_inference_protocol import affine_front
 
@@ -250,3 +250,39 @@ async def test_over_http_answers_and_refusals_say_the_same(tmp_path: Path) -> No
 def test_an_address_of_no_known_kind_is_an_error_at_once(at: str) -> None:
     with pytest.raises(ClientError, match="give kafka://host:port, or http://host:port"):
         Client(at)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"timeout": 0.0}, "timeout: is 0"),
+        ({"timeout": float("nan")}, "timeout: is nan"),
+        ({"timeout": float("inf")}, "timeout: is inf"),
+        ({"token": "secret\n"}, "token: holds what no header carries"),
+    ],
+)
+def test_what_cannot_be_a_timeout_or_a_token_is_an_error_at_once(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ClientError, match=problem) as raised:
+        Client("http://127.0.0.1:8080", **given)
+    assert "secret" not in str(raised.value)
+
+
+async def test_what_a_broker_does_not_acknowledge_is_waited_for_no_longer_than_an_outcome() -> None:
+    log = Scribbled()
+
+    async def never(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    log.send = never  # type: ignore[method-assign]
+    async with Client(log, timeout=0.01) as client, asyncio.timeout(5):
+        with pytest.raises(NoOutcomeError, match=r"within 0\.01 s"):
+            await client.infer("affine", {"x": [[1.0, 2.0]]})
+
+
+async def test_who_is_connected_is_not_connected_again_and_stays_so() -> None:
+    whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
+    async with Client(Scribbled((whole, HEADERS)), timeout=5.0) as client:
+        with pytest.raises(ClientError, match="connected already"):
+            async with client:
+                pass
+        assert (await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")).outputs["y"] == [2.5]

@@ -37,3 +37,12 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
         connection("here:1", KafkaSettings(security=KafkaSecurity(protocol="SSL", ca_file=empty)))
     with pytest.raises(ClientError, match=r"cert_file .*gone"):
         Security(protocol="SSL", cert_file=tmp_path / "gone", key_file=tmp_path / "gone").options()
+
+
+@pytest.mark.parametrize(
+    "security", [Security(protocol="ssl"), Security(protocol="SASL_PLAINTEXT", sasl_mechanism="X")]
+)
+async def test_a_protocol_or_mechanism_that_is_none_is_named(security: Security) -> None:
+    with pytest.raises(ClientError, match="security: "):
+        async with Client("kafka://127.0.0.1:1", security=security):
+            pass
