@@ -1,24 +1,33 @@
-"""Which apps documents are about: those asked for, what is served from the catalogue, or the demo's."""
+"""Which apps documents are about: those asked for, or those that `sluice up` serves."""
 
 from collections.abc import Sequence
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.app import App
-from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.profiles.demo.build_models import DEFAULT
+from sluicegate.sluice.catalogue.open_catalogue import wanted_apps
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.ports import TopicSpec
 from sluicegate.streams.topics import Topics
 
 
 def published_apps(settings: Settings, asked: Sequence[str]) -> tuple[App, ...]:
-    """Apps by name. The demo's are known before their models are built. Raises ConfigurationError for unknown ones."""
+    """Apps by name. The demo's are known before their models are built. Raises ConfigurationError for unknown ones, and
+    where none is served."""
     from sluicegate.profiles.demo import digits, langid, signals
 
     demo = {module.APP.name: module.APP for module in (digits, signals, langid)}
-    catalogue = known_catalogue(settings) if settings.catalogue is not None or not set(asked) <= set(demo) else None
-    known = {**demo, **(dict(catalogue.apps) if catalogue is not None else {})}
-    served = list(catalogue.apps) if catalogue is not None else ["digits", "signals"]
-    names = list(asked) or list(settings.apps) or served
+    if settings.catalogue is not None:
+        mine: Catalogue | None = load_catalogue(settings.catalogue, verify=False)
+    else:
+        mine = Registered(settings.home).catalogue(verify=False)
+    own = dict(mine.apps) if mine is not None else {}
+    known = {**demo, **own}
+    served = tuple(own) if settings.catalogue is not None else wanted_apps(settings, (), mine) or DEFAULT
+    names = tuple(asked) or settings.apps or served
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigurationError(f"app {unknown[0]!r} is unknown; known: {', '.join(sorted(known))}")

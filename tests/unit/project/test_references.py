@@ -8,8 +8,10 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.commands import topics
 from sluicegate.sluice.commands.describing import describe
+from tests.models.text_models import write_words
 
 ROOT = Path(__file__).resolve().parents[3] / "docs" / "reference"
 APPS = ("--app", "digits", "--app", "signals")
@@ -77,6 +79,20 @@ def test_only_the_planner_writes_plans_and_only_applications_and_who_replays_wri
     assert writers["sluice.control.plan"] == {"planner"}
     assert writers["sluice.app.mine.queries"] == {"client", "http", "operator"}
     assert writers["sluice.app.mine.results"] == {"admission", "router", "worker", "planner"}
+
+
+@pytest.mark.parametrize("command", [("topics",), ("acls",), ("asyncapi",)])
+def test_where_no_app_is_named_those_that_are_served_are_described(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    assert "app.digits.queries" in said(*command, "--json")
+    write_words(tmp_path / "registered")
+    told = said(*command, "--json")
+    assert "app.words.queries" in told and "digits" not in told
+    Registered(tmp_path).serve_demo(True)
+    told = said(*command, "--json")
+    assert "app.words.queries" in told and "app.digits.queries" in told
 
 
 @pytest.mark.parametrize(
