@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sluicegate_client.answers import Answer, Status
-from sluicegate_client.errors import ClientError, InvalidQueryError
+from sluicegate_client.errors import ClientError, InvalidQueryError, RefusedError
 from sluicegate_client.log import Log
 from sluicegate_client.over_http import OverHttp
 from sluicegate_client.over_kafka import KafkaLog, Security
@@ -18,8 +18,14 @@ from sluicegate_client.over_topics import OverTopics
 from sluicegate_client.query import Query
 from sluicegate_client.tensors import count_of, rows_of, tensor_of
 
+_BUSY = (429, 503)
+_PAUSE = 0.1
+"""Seconds before what a busy front has refused is asked again."""
+
 
 class _Way(Protocol):
+    at_once: int
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
     async def ask(self, app: str, query: Query) -> Answer: ...
@@ -52,6 +58,7 @@ class Client:
             raise ClientError(f"timeout: is {timeout}; give seconds above 0")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ClientError("token: holds what no header carries; strip the end of its line")
+        self._timeout = timeout
         self._connected = False
         self._way: _Way
         if isinstance(at, str) and at.startswith(("http://", "https://")):
@@ -106,18 +113,25 @@ class Client:
         return await self._way.ask(app, Query(query_id or uuid.uuid4().hex, tensors, parameters, stream))
 
     async def infer_batch(
-        self, app: str, inputs: Iterable[Mapping[str, Any]], *, at_once: int = 16, **parameters: Any
+        self, app: str, inputs: Iterable[Mapping[str, Any]], *, at_once: int | None = None, **parameters: Any
     ) -> list[Answer]:
-        """Ask many queries, at most ``at_once`` at a time: more than a host keeps up with its front refuses. Answers in
-        their order. What ``infer`` raises for one of them is raised, and the others are given up.
+        """Ask many queries, at most ``at_once`` at a time (16 of a front, 1024 over topics); answers in their order.
+
+        What a front refuses because it is busy is asked again, for as long as the client's timeout. What ``infer``
+        raises else is raised, and the other queries are given up.
         """
-        if at_once < 1:
-            raise InvalidQueryError("at_once", f"is {at_once}; give 1 or more")
-        free = asyncio.Semaphore(at_once)
+        free = asyncio.Semaphore(self._way.at_once if at_once is None else max(1, at_once))
 
         async def ask(one: Mapping[str, Any]) -> Answer:
             async with free:
-                return await self.infer(app, one, **parameters)
+                until = asyncio.get_running_loop().time() + self._timeout
+                while True:
+                    try:
+                        return await self.infer(app, one, **parameters)
+                    except RefusedError as error:
+                        if error.status not in _BUSY or asyncio.get_running_loop().time() >= until:
+                            raise
+                    await asyncio.sleep(_PAUSE)
 
         asked = [asyncio.create_task(ask(one)) for one in inputs]
         try:

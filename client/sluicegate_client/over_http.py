@@ -22,6 +22,8 @@ class OverHttp:
     The front names queries itself: ``outcome.query_id`` is what ``sluice explain`` takes.
     """
 
+    at_once = 16
+
     def __init__(self, base: str, *, token: str | None, timeout: float) -> None:
         self._base = base.rstrip("/")
         self._token = token

@@ -26,6 +26,8 @@ _JSON_LENGTH = "inference-header-content-length"
 class OverTopics:
     """Asks by query topics and hears by result topics. ``ce_source`` is ``/<source>``, proven by ``key``."""
 
+    at_once = 1024
+
     def __init__(self, held: Log, *, prefix: str, source: str, timeout: float, key: str | None = None) -> None:
         self._log = held
         self._prefix = prefix
