@@ -142,17 +142,19 @@ def _check_operators(model: onnx.ModelProto, limit: int) -> None:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every constant of the model: initialisers, and tensors in attributes."""
+    """Every constant of the model: initialisers, and tensors in attributes, sparse ones included."""
     for graph in graphs(model.graph):
         yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield sparse.values
-            yield sparse.indices
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
+        sparse = list(graph.sparse_initializer)
+        for attribute in (a for node in graph.node for a in node.attribute):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            sparse += attribute.sparse_tensors
+        for each in sparse:
+            yield each.values
+            yield each.indices
 
 
 def _take_in(model: onnx.ModelProto, folder: Path, room: int) -> None:
