@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ LABELS = ("label", "labels", "y", "target")
 LEAST_ROWS = 20
 """Fewer say nothing: one row would be worth five points of accuracy."""
 MAX_BYTES = 4 << 30
+UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError, ValueError)
+"""What reading an archive of arrays raises where it is damaged, encrypted, or holds something else."""
 _MAX_FILES = 200_000
 _NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "INT8": np.int8, "UINT16": np.uint16, "INT16": np.int16, "FP16": np.float16,
@@ -95,13 +98,13 @@ def _read(path: Path, ports: Sequence[Port], limit: int) -> dict[str, Array]:
         if not path.is_file():
             raise _wrong(f"{path} is not there; give an .npz file or a folder")
         return _read_npz(path, limit)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise _wrong(f"{path} cannot be read ({_one_line(error)}); write it again with numpy.savez") from error
     except MemoryError as error:
         raise _wrong(f"{path} does not fit into memory; give fewer rows") from error
     except ValueError as error:
         hint = "objects are not unpickled" if "allow_pickle" in str(error) else _one_line(error)
         raise _wrong(f"{path} does not hold plain arrays of numbers ({hint})") from error
+    except UNREADABLE as error:
+        raise _wrong(f"{path} cannot be read ({_one_line(error)}); write it again with numpy.savez") from error
 
 
 def _read_npz(path: Path, limit: int) -> dict[str, Array]:
@@ -110,7 +113,7 @@ def _read_npz(path: Path, limit: int) -> dict[str, Array]:
         if size > limit:
             raise _wrong(f"{path} unpacks to {size} bytes; at most {limit} are taken: give fewer rows")
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        return {name: _array(arrays[name], name) for name in arrays.files}
 
 
 def _read_folder(folder: Path, ports: Sequence[Port], limit: int) -> dict[str, Array]:
@@ -140,6 +143,8 @@ def _check_files(folder: Path, files: Sequence[Path], limit: int) -> None:
     for file in files:
         if not file.resolve().is_relative_to(home):
             raise _wrong(f"{file} is a link that leaves the folder; put the file itself there")
+        if not file.is_file():
+            raise _wrong(f"{file} is not a plain file; take it out")
         size += file.stat().st_size
     if size > limit:
         raise _wrong(f"{folder} holds {size} bytes; at most {limit} are taken: give fewer rows")
@@ -147,7 +152,14 @@ def _check_files(folder: Path, files: Sequence[Path], limit: int) -> None:
 
 def _load(file: Path) -> Array:
     # Mapped first: a header that claims more than the file holds is an error then, and no allocation.
-    return np.array(np.load(file, mmap_mode="r", allow_pickle=False))
+    return np.array(np.lib.format.open_memmap(file, mode="r"))
+
+
+def _array(found: object, name: str) -> Array:
+    """What NumPy has read of an archive: bytes where that is no array."""
+    if not isinstance(found, np.ndarray):
+        raise _wrong(f"{name[:40]!r} is no array; write it again with numpy.savez")
+    return found
 
 
 def _labels(values: Array, name: str) -> Array:

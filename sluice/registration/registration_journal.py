@@ -8,8 +8,6 @@ line; a line that was cut short is passed over.
 import io
 import json
 import shutil
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing_extensions import override
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue_folder import write_file
 from sluicegate.profiles.catalogue.profiler import Effort, Measurement, Sample, Sweep
-from sluicegate.profiles.registration.validation_set import Array
+from sluicegate.profiles.registration.validation_set import UNREADABLE, Array
 
 
 @contextmanager
@@ -63,7 +61,7 @@ class Journal:
         try:
             with (self.folder / f"{step}.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return tuple(arrays[name] for name in arrays.files)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        except UNREADABLE:
             return None
 
     def put_arrays(self, step: str, arrays: Sequence[Array]) -> None:
