@@ -11,6 +11,7 @@ changed or deleted, so that a version can be published again. Whoever changes th
 """
 
 import fcntl
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,9 +26,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.profile import Profile
+from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import (
     DOCUMENT,
+    check_models,
     load_catalogue,
     load_origin,
     save_catalogue,
@@ -43,7 +46,7 @@ from sluicegate.profiles.formats.catalogue_json import (
     from_document,
 )
 from sluicegate.profiles.formats.field_types import Finite
-from sluicegate.profiles.registration.validation_set import Array
+from sluicegate.profiles.registration.validation_set import UNREADABLE, Array
 
 FOLDER = "registered"
 RECORDS = "records"
@@ -147,8 +150,10 @@ class Registered:
         return None if version is None else self.record(app, version)
 
     def find(self, app: str, key: str) -> Record | None:
-        """The version of ``app`` that was made of the same things, if there is one. A damaged record is none."""
-        return next((r for v in self.versions(app) if (r := self._readable(app, v)) is not None and r.key == key), None)
+        """The version of ``app`` that was made of the same things, if there is one, whole: with all it needs to be
+        served and tried."""
+        of_key = (r for v in self.versions(app) if (r := self._readable(app, v)) is not None and r.key == key)
+        return next((record for record in of_key if self._whole(record)), None)
 
     def readable_record(self, app: str) -> Record | None:
         """Record of the version that is served; None, too, where it is damaged: what is served does not need it."""
@@ -161,6 +166,14 @@ class Registered:
         except InvalidInputError:
             return None
 
+    def _whole(self, record: Record) -> bool:
+        try:
+            check_models(self.folder, (Variant(**c.variant.model_dump()) for c in record.candidates if c.served))
+            self._samples(record.app.name, record.version)
+        except InvalidInputError:
+            return False
+        return True
+
     def keep(self, record: Record, samples: dict[str, Array]) -> None:
         """Write a version's record and some of its rows; not published by it.
 
@@ -168,21 +181,30 @@ class Registered:
         """
         folder = self.folder / RECORDS
         data = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        archive = io.BytesIO()
+        np.savez(archive, *samples.values())
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with self._path(record.app.name, record.version, "npz").open("wb") as file:
-                np.savez(file, *samples.values())
+            write_file(self._path(record.app.name, record.version, "npz"), archive.getvalue())
             write_file(self._path(record.app.name, record.version, "json"), data)
         except OSError as error:
             raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; set SLUICE_HOME") from error
 
     def samples(self, app: str) -> tuple[Array, ...]:
-        """Validation rows kept with the served version: an array an input, as the app lists them; then the labels."""
+        """Validation rows kept with the served version: an array an input, as the app lists them; then the labels.
+
+        Raises InvalidInputError where they are damaged or gone.
+        """
         version = self.served_version(app)
-        if version is None:
-            return ()
-        with np.load(self._path(app, version, "npz"), allow_pickle=False) as arrays:
-            return tuple(arrays[name] for name in arrays.files)
+        return () if version is None else self._samples(app, version)
+
+    def _samples(self, app: str, version: int) -> tuple[Array, ...]:
+        path = self._path(app, version, "npz")
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return tuple(arrays[name] for name in arrays.files)
+        except UNREADABLE as error:
+            raise InvalidInputError("samples", f"{path} is damaged or gone; register the app again") from error
 
     def publish(self, record: Record, *, min_accuracy: float | None = None, weight: float | None = None) -> Catalogue:
         """Serve this version of its app, and no other of it, from now on; on these terms, None: as the version has it.

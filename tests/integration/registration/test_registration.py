@@ -325,6 +325,23 @@ def test_an_app_whose_record_is_damaged_is_listed_and_can_be_registered_again(tm
         Registered(home).record("mine", 1)
 
 
+@pytest.mark.parametrize("damaged", ["model", "samples"])
+def test_what_was_damaged_of_a_version_is_made_again_when_it_is_registered_again(damaged: str, tmp_path: Path) -> None:
+    registered = Registered(tmp_path / "home")
+    request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    first = register(request, tmp_path / "home").record
+    served = next(c.variant.model for c in first.candidates if c.served)
+    path = registered.folder / {"model": served, "samples": "records/mine.v1.npz"}[damaged]
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InvalidInputError, match="register"):
+        registered.catalogue() if damaged == "model" else registered.samples("mine")
+    again = register(request, tmp_path / "home")
+    assert (again.known, again.record.version) == (False, 2)
+    assert registered.catalogue() is not None
+    assert [len(rows) for rows in registered.samples("mine")] == [64, 64]
+    assert register(request, tmp_path / "home").known
+
+
 def test_apps_of_the_demo_and_one_that_is_being_registered_are_refused(tmp_path: Path) -> None:
     request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
     with pytest.raises(InvalidInputError, match="demo"):
