@@ -48,6 +48,12 @@ async def evaluate(
         await executor.unload(variant.name)
     except (LoadError, ExecutionError) as error:
         raise InvalidInputError("model", f"does not run: {_plain(error)}") from error
+    for name in parts[0]:
+        if len(shapes := {part[name].shape[1:] for part in parts}) > 1:
+            one, another, *_ = map(list, sorted(shapes))
+            raise InvalidInputError(
+                "model", f"output {name[:60]!r} has rows of shape {one} and of {another}; export it with one shape"
+            )
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     finite = all(bool(np.isfinite(a).all()) for a in outputs.values() if a.dtype.kind == "f")
     return Evaluation(outputs, finite)

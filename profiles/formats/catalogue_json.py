@@ -180,6 +180,13 @@ def from_document(document: CatalogueDocument) -> Catalogue:
         raise InvalidInputError("catalogue", str(error)) from error
 
 
+def app_document(app: App) -> AppDocument:
+    """``app`` as it is read back. Raises InvalidInputError where it would not be."""
+    document = decode(encode(Catalogue.of([app], (), ())))
+    from_document(document)
+    return document.apps[0]
+
+
 def app_to_document(app: App) -> dict[str, Any]:
     """Plain JSON values of one app."""
     return {

@@ -4,6 +4,7 @@ Rules. A model's label is its file's name; where two have the same, with the fol
 inputs of the same names and types, and none is given twice. What is wrong with one of several names its file.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,11 @@ def _keep(path: Path, model: bytes) -> None:
         write_file(path, model)
     except OSError as error:
         raise ConfigurationError(f"cannot write in {path.parent}: {error.strerror}; set SLUICE_HOME") from error
+
+
+def source_of(given: Sequence[Given]) -> str:
+    """Names of their files, as the record has them: text, whatever bytes they are."""
+    return os.fsencode(", ".join(one.path.name for one in given)).decode(errors="replace")[:200]
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

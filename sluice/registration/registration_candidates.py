@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.devices.gpu_library import DeviceError
@@ -13,7 +14,7 @@ from sluicegate.executors.devices.nvml import PynvmlLibrary
 from sluicegate.executors.onnx.runtime_options import PROVIDERS, Runtime
 from sluicegate.profiles.catalogue.profiler import Sample, Spread, Sweep
 from sluicegate.profiles.catalogue.registered_apps import CandidateDocument
-from sluicegate.profiles.formats.catalogue_json import profile_to_document, variant_to_document
+from sluicegate.profiles.formats.catalogue_json import app_document, profile_to_document, variant_to_document
 from sluicegate.profiles.registration import task_metrics
 from sluicegate.profiles.registration.validation_set import Array
 from sluicegate.sluice.settings.gpu_settings import CudaSettings
@@ -71,6 +72,15 @@ def _gpus() -> int:
         return PynvmlLibrary().count()
     except DeviceError:
         return 0
+
+
+def servable(app: App) -> App:
+    """``app``. Raises InvalidInputError where its tensors are more, or larger, or named longer than can be served."""
+    try:
+        app_document(app)
+    except InvalidInputError as error:
+        raise InvalidInputError("model", f"cannot be served: {error!s:.300}") from error
+    return app
 
 
 def document_of(candidate: Made, by_target: Mapping[str, Mapping[str, str]]) -> CandidateDocument:

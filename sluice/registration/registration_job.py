@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise
@@ -26,7 +25,7 @@ from sluicegate.executors.profile_runner import Progress, silent
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path, save_model
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
-from sluicegate.profiles.formats.catalogue_json import MAX_ROW_BYTES, AppDocument, app_to_document, variant_to_document
+from sluicegate.profiles.formats.catalogue_json import MAX_ROW_BYTES, app_document, variant_to_document
 from sluicegate.profiles.registration import task_metrics
 from sluicegate.profiles.registration.batch_axis import check_varying
 from sluicegate.profiles.registration.output_detection import (
@@ -40,8 +39,8 @@ from sluicegate.profiles.registration.pareto_choice import Candidate, verdicts
 from sluicegate.profiles.registration.recipes import ORIGINAL, RECIPES
 from sluicegate.profiles.registration.validation_set import Array, ValidationSet, row_bytes
 from sluicegate.sluice.registration.candidate_profiling import CandidateProfiling
-from sluicegate.sluice.registration.given_models import Given
-from sluicegate.sluice.registration.registration_candidates import Made, document_of, targets
+from sluicegate.sluice.registration.given_models import Given, source_of
+from sluicegate.sluice.registration.registration_candidates import Made, document_of, servable, targets
 from sluicegate.sluice.registration.registration_journal import Journal
 from sluicegate.sluice.registration.student_models import shared, students
 
@@ -308,7 +307,7 @@ class Job:
         chance = task_metrics.chance(self._request.metric, self._rows.labels)
         by_target = {t: self._verdicts(candidates, t, chance) for t in candidates[0].profiles}
         return Record(
-            app=AppDocument.model_validate_json(orjson.dumps(app_to_document(app))),
+            app=app_document(app),
             version=self._version,
             key=self._key,
             metric=self._request.metric,
@@ -317,7 +316,7 @@ class Job:
             answer_reading=output.reading,
             scored_rows=self._rows.rows,
             calibration_rows=self._calibration.rows,
-            source=", ".join(given.path.name for given in self._given)[:200],
+            source=source_of(self._given),
             source_digest=digest_of(b"".join(given.model for given in self._given)),
             validation_digest=self._all_rows.digest,
             registered_at=_now(),
@@ -369,7 +368,7 @@ class Job:
     def _app(self, outputs: tuple[TensorSpec, ...]) -> App:
         request = self._request
         slo = request.slo or DEFAULT_SLO
-        return App(name=request.app, slo=slo, promise=request.promise, inputs=self._inputs, outputs=outputs)
+        return servable(App(name=request.app, slo=slo, promise=request.promise, inputs=self._inputs, outputs=outputs))
 
     def _with_slo(self, app: App, originals: Sequence[Made]) -> App:
         if self._request.slo is not None:

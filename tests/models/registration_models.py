@@ -60,6 +60,29 @@ def linear(**changes: Any) -> onnx.ModelProto:
     return model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": weights()}, **changes)
 
 
+def with_features(rows: list[int], *names: str) -> onnx.ModelProto:
+    """The linear model, whose features are outputs as well, of these names and rows of this shape."""
+    model = linear()
+    model.graph.initializer.append(nh.from_array(np.array([-1, *rows]), "shape"))
+    for name in names:
+        model.graph.node.append(h.make_node("Reshape", ["x", "shape"], [name]))
+        model.graph.output.append(h.make_tensor_value_info(name, T.FLOAT, ["n", *rows]))
+    return model
+
+
+def wide_as_its_first() -> onnx.ModelProto:
+    """The linear model with an output that is as wide as the first answer of a batch says."""
+    nodes = [
+        h.make_node("MatMul", ["x", "w"], ["scores"]),
+        h.make_node("ArgMax", ["scores"], ["classes"], axis=1, keepdims=0),
+        h.make_node("Slice", ["classes", "zero", "one"], ["first"]),
+        h.make_node("Add", ["first", "one"], ["width"]),
+        h.make_node("Slice", ["x", "zero", "width", "one"], ["wide"]),
+    ]
+    outputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", None]) for name in ("scores", "wide")]
+    return model_of(nodes, {"w": weights(), "zero": np.array([0]), "one": np.array([1])}, outputs=outputs)
+
+
 HANGS = 1e12
 """A feature at which ``looping`` does not come to an end."""
 

@@ -135,6 +135,14 @@ async def test_cancelled_between_the_models_it_goes_on_where_it_stopped(tmp_path
     assert {c.recipe.split(".")[0] for c in made.record.candidates} == {"small", "large"}
 
 
+def test_a_file_whose_name_is_no_text_is_taken_and_added_to(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    odd = write_model(tmp_path, linear()).rename(tmp_path / os.fsdecode(b"fast\xff.onnx"))
+    made = register(request_of(odd, write_rows(tmp_path)), home)
+    assert made.record.source == "fast\ufffd.onnx"
+    assert [path.name for path in models_of(Registered(home), "mine")] == [made.record.source]
+
+
 def test_models_that_are_not_of_one_task_are_refused_by_name(tmp_path: Path) -> None:
     rows = write_rows(tmp_path)
     first = request_of(write_model(tmp_path, linear(), "first.onnx"), rows)
