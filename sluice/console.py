@@ -49,7 +49,7 @@ def steps(name: str) -> Iterator[Callable[[str, float], None]]:
     A bar on a terminal, elsewhere a line now and then.
     """
     if err.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=err, transient=True) as progress:
             task = progress.add_task(name, total=1.0)
             yield lambda what, done: progress.update(task, description=what, completed=done)

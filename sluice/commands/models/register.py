@@ -119,7 +119,7 @@ def register_command(
                 if is_address(model):
                     forget(path)
             raise
-    _show(made, _announce(chosen, app, wait), wait, added=add, as_json=as_json)
+    show(made, _announce(chosen, app, wait), wait, added=add, as_json=as_json)
 
 
 def _check_given(context: typer.Context, mode: str, *taken: str) -> None:
@@ -259,7 +259,8 @@ def _threads(text: str) -> tuple[int, ...]:
         raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2, or none") from error
 
 
-def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, as_json: bool) -> None:
+def show(made: Any, announced: Announced | None, wait: float, *, added: bool, as_json: bool) -> None:
+    """Say what came of a registration, a ``Registration``, and who serves it."""
     record: Record = made.record
     if as_json:
         print_json(
@@ -281,13 +282,9 @@ def _show(made: Any, announced: Announced | None, wait: float, *, added: bool, a
         )
         return
     out.print(candidate_table(record))
-    for row in candidate_rows(record):
-        if not row["served"]:
-            out.print(f"[dim]{row['recipe']}: {row['reason']}[/]", highlight=False, soft_wrap=True)
-    for note in record.notes:
-        out.print(f"[dim]{note}[/]", highlight=False, soft_wrap=True)
-    for recipe, why in record.skipped.items():
-        out.print(f"[dim]{recipe}: {why}[/]", highlight=False, soft_wrap=True)
+    unserved = [f"{row['recipe']}: {row['reason']}" for row in candidate_rows(record) if not row["served"]]
+    for line in (*unserved, *record.notes, *(f"{recipe}: {why}" for recipe, why in record.skipped.items())):
+        out.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
     state = "was registered before" if made.known else "is registered"
     if made.replaced and not added:
         out.print(

@@ -53,9 +53,8 @@ def variants(
     for name in apps:
         out.print(_table(catalogue, name))
         for row in _not_served(records.get(name)):
-            out.print(
-                f"[dim]not served: {row['name']}, {100 * row['accuracy']:.1f} %: {row['reason']}[/]", soft_wrap=True
-            )
+            told = f"not served: {row['name']}, {100 * row['accuracy']:.1f} %: {row['reason']}"
+            out.print(told, style="dim", markup=False, soft_wrap=True)
         for line in _noise(catalogue.of_app(name)):
             out.print(f"[dim]{line}[/]")
         if told := nothing_to_scale_with(name, catalogue.of_app(name)):

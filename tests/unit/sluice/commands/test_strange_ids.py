@@ -1,21 +1,28 @@
 """Ids and words of strangers, as results, explanations and audits show them: to the letter."""
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.profiles.catalogue import registered_apps
+from sluicegate.profiles.formats.catalogue_json import AppDocument, PointDocument, ProfileDocument, VariantDocument
+from sluicegate.sluice import console
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.audit.topic_audit import Audit
+from sluicegate.sluice.commands.models.register import show
 from sluicegate.sluice.commands.reading import explain
 from sluicegate.sluice.commands.reading.audit import promises_table, table, windows_table
 from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import out
+from sluicegate.sluice.registration.register import Registration
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
@@ -100,3 +107,35 @@ def test_an_audit_is_shown_to_the_letter(strange: str) -> None:
     assert strange in shown(table(report))
     assert f"cats/{strange}" in shown(promises_table(report))
     assert f"w{strange}" in shown(windows_table(report))
+
+
+def registered(strange: str) -> Registration:
+    """With words of its model and of the tools: what a candidate failed by, what was changed, what was not made."""
+    point = PointDocument(batch=1, median_s=0.1, p95_s=0.2)
+    candidate = registered_apps.CandidateDocument(
+        variant=VariantDocument(name="cats.v1.fp32", app="cats", accuracy=0.5), recipe="fp32", gap=0.0, gap_se=0.0,
+        finite=True, served=False, reason=f"fails {strange}",
+        profiles=(ProfileDocument(variant="cats.v1.fp32", device_type="cpu", points=(point,)),), spreads={},
+    )  # fmt: skip
+    record = registered_apps.Record(
+        app=AppDocument(name="cats", slo_s=0.1), version=1, key="", metric="accuracy", chance=0.1, answer_output="",
+        answer_reading="label", scored_rows=30, calibration_rows=0, source="", source_digest="", validation_digest="",
+        registered_at=1.0, machine="", notes=(f"output {strange} is left out",), candidates=(candidate,),
+        skipped={"fp16": f"cannot {strange}"},
+    )  # fmt: skip
+    return Registration(record, Path())
+
+
+def test_what_a_registration_says_of_its_model_is_shown_to_the_letter(strange: str) -> None:
+    with out.capture() as captured:
+        show(registered(strange), None, 0.0, added=False, as_json=False)
+    for told in (f"fp32: fails {strange}", f"output {strange} is left out", f"fp16: cannot {strange}"):
+        assert told in captured.get()
+
+
+def test_a_step_is_shown_to_the_letter(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True, emoji=False, width=200))
+    with console.steps("register") as told:
+        told(f"check {strange}.onnx", 0.5)
+    assert f"check {strange}.onnx" in shown.getvalue()
