@@ -14,7 +14,7 @@ import fcntl
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -217,13 +217,16 @@ class Registered:
             profiles=tuple(p for c in record.candidates if c.served for p in c.profiles),
         )
         told = {"min_accuracy": min_accuracy, "weight": weight}
-        return self._replace(record.app.name, _on_terms(from_document(document), record.app.name, told))
+        served = _on_terms(from_document(document), record.app.name, told)
+        return self._replace(record.app.name, lambda _: served)
 
     def retire(self, app: str) -> Catalogue:
         """Serve ``app`` no more. Its records and models stay. Raises InvalidInputError where it is not served."""
-        if app not in self.apps():
-            raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
-        return self._replace(app, Catalogue.of((), (), ()))
+
+        def nothing(now: Catalogue) -> None:
+            _part_of(now, app)
+
+        return self._replace(app, nothing)
 
     def change(
         self, app: str, *, slo: float | None = None, min_accuracy: float | None = None, weight: float | None = None
@@ -232,11 +235,8 @@ class Registered:
 
         Raises InvalidInputError where it is not served, or where a term is out of bounds.
         """
-        now = self.catalogue(verify=False)
-        if now is None or app not in now.apps:
-            raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(self.apps()) or 'none'}")
         told = {"slo_s": slo, "min_accuracy": min_accuracy, "weight": weight}
-        return self._replace(app, _on_terms(now.only({app}), app, told))
+        return self._replace(app, lambda now: _on_terms(_part_of(now, app), app, told))
 
     def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
         """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
@@ -262,14 +262,11 @@ class Registered:
         with self.locked():
             write_file(self.folder / DEMO, b"on\n" if on else b"off\n")
 
-    def _replace(self, app: str, added: Catalogue) -> Catalogue:
+    def _replace(self, app: str, part: Callable[[Catalogue], Catalogue | None]) -> Catalogue:
+        """Have ``part``, of what is served now, in the place of what was said of ``app``."""
         with self.locked():
             now = self.catalogue(verify=False) or Catalogue.of((), (), ())
-            catalogue = Catalogue.of(
-                [*(a for a in now.apps.values() if a.name != app), *added.apps.values()],
-                [*(v for v in now.variants.values() if v.app != app), *added.variants.values()],
-                [*(p for p in now.profiles.values() if now.variants[p.variant].app != app), *added.profiles.values()],
-            )
+            catalogue = now.replacing(app, part(now))
             save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
             return catalogue
 
@@ -308,6 +305,13 @@ def merged(catalogues: Iterable[Catalogue]) -> Catalogue:
             found.update(mine)
         profiles.update(catalogue.profiles)
     return Catalogue.of(apps.values(), variants.values(), profiles.values())
+
+
+def _part_of(served: Catalogue, app: str) -> Catalogue:
+    """What is served of ``app``. Raises InvalidInputError where that is nothing."""
+    if app not in served.apps:
+        raise InvalidInputError("app", f"{app!r} is not registered; known: {', '.join(served.apps) or 'none'}")
+    return served.only({app})
 
 
 def _on_terms(served: Catalogue, app: str, told: Mapping[str, float | None]) -> Catalogue:

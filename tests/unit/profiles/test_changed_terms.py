@@ -1,6 +1,7 @@
 """Terms of a registered app are changed in place: its variants stay, others do not move, versions keep theirs."""
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,25 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
         registered.change(app, **terms)
     assert raised.value.field == field
     assert registered.catalogue(verify=False) == before
+
+
+def test_what_another_process_publishes_while_the_lock_is_waited_for_stays(
+    registered: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = registered.catalogue(verify=False)
+    assert before is not None
+    measured = replace(before.profiles["two-v1", "cpu"], load=7.0)
+    locked = registered.locked
+
+    def overtaken() -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        registered.keep_profiles([measured])
+        return locked()
+
+    monkeypatch.setattr(registered, "locked", overtaken)
+    after = registered.change("two", slo=0.08)
+    assert after.profiles["two-v1", "cpu"] == measured
+    assert after.apps["two"].slo == 0.08
 
 
 def test_a_version_that_cannot_be_written_is_told_in_one_line(registered: Registered) -> None:
