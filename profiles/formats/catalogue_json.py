@@ -6,10 +6,10 @@ a folder or a topic's alphabet, and sizes beyond the limits below are errors tha
 """
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import App, Promise, QueryClass, WeaklyHard
@@ -49,6 +49,12 @@ class WeaklyHardDocument(_Strict):
 
     m: Annotated[int, Field(ge=0, le=100_000)]
     k: Annotated[int, Field(ge=1, le=100_000)]
+
+    @model_validator(mode="after")
+    def _can_be_broken(self) -> Self:
+        if self.m >= self.k:
+            raise ValueError(f"{self.m} misses among {self.k} queries promise nothing; leave it out")
+        return self
 
 
 class TensorSpecDocument(_Strict):
@@ -96,6 +102,12 @@ class PointDocument(_Strict):
     median_s: Latency
     p95_s: Latency
     cpu_s: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.p95_s < self.median_s:
+            raise ValueError(f"a p95 of {self.p95_s:g} s is below the median, {self.median_s:g} s; profile it again")
+        return self
 
 
 class LengthDocument(_Strict):

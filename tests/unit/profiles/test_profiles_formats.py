@@ -112,6 +112,8 @@ def test_the_fingerprint_depends_on_content_alone() -> None:
         (("variants", 1, "name"), "lin49", "variants"),
         (("variants", 1, "app"), "nowhere", "catalogue"),
         (("profiles", 0, "points", 0, "p95_s"), 0.0, "profiles.0.points.0.p95_s"),
+        (("profiles", 0, "points", 1, "p95_s"), 0.0029, "profiles.0.points.1"),
+        (("apps", 0, "weakly_hard"), [{"m": 3, "k": 3}], "apps.0.weakly_hard.0"),
         (("profiles", 0, "points", 0, "batch"), 10**9, "profiles.0.points.0.batch"),
         (("profiles", 0, "points", 0, "batch"), 8, "points.batch"),
         (("profiles", 0, "points"), [], "profiles.0.points"),

@@ -71,6 +71,12 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"notices": "http://h/", "on_demand_price": 1},
         "notices_remote",
     ),
+    (
+        "PointDocument",
+        {"batch": 1, "median_s": 2, "p95_s": 2},
+        {"batch": 1, "median_s": 2, "p95_s": 1.9},
+        "the median, 2 s",
+    ),
     ("PromiseLoadSpec", {"app": "a", "mk": [[2, 10]]}, {"app": "a"}, "what is promised"),
     ("TableFields", {"phases": 1, "batching": "variable", "late": "drop"}, {"phases": 2, "late": "drop"}, "phases"),
     ("TableFields", {"phases": 2}, {"phases": 2, "batching": "variable"}, "phases"),
@@ -83,6 +89,7 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("TraceSpec", {"qps": [1, 2]}, {}, "qps"),
     ("TraceSpec", {"format": "counts", "path": "c"}, {"format": "counts"}, "needs a path"),
     ("TraceSpec", {"format": "arrivals", "path": "c"}, {"format": "arrivals", "path": "c", "qps": [1, 2]}, "scale"),
+    ("WeaklyHardDocument", {"m": 2, "k": 3}, {"m": 3, "k": 3}, "promise nothing"),
 ]
 """What fields may say each, and not together: a class, what it takes, what it refuses, and what it says of that."""
 
