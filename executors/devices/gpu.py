@@ -57,8 +57,8 @@ class Gpu:
 
     @property
     def uncut(self) -> bool:
-        """Whether it is in MIG mode and has no instances: nothing can run there."""
-        return bool(self._found.info.mig) and not self._found.instances
+        """Whether it is in MIG mode and has no usable instances: nothing can run there."""
+        return bool(self._found.info.mig) and not self._found.usable
 
     async def cut(self, profiles: tuple[str, ...]) -> tuple[Slice, ...]:
         """Cut it so; the new slices. Raises ConfigurationError; ``device`` then says what is there."""

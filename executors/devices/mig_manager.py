@@ -2,7 +2,8 @@
 
 Rules:
 - Compute instances are destroyed before their GPU instance, everything that goes before anything that comes.
-- Instances that the new geometry can keep stay where they are, with their UUIDs and what runs there.
+- Instances that the new geometry can keep stay where they are, with their UUIDs and what runs there. One without a
+  compute instance, left by whoever was ended while he cut, is of no use and goes.
 - UUIDs are read anew after every change.
 - A dry run lists the steps and touches nothing. A step that fails stops the rest; the message says what to do.
 """
@@ -69,17 +70,20 @@ class FoundGpu:
     table: PlacementTable | None
 
     @property
+    def usable(self) -> tuple[InstanceInfo, ...]:
+        """Instances that something can run on."""
+        return tuple(i for i in self.instances if i.compute)
+
+    @property
     def geometry(self) -> Geometry:
-        """Profiles of its instances, largest first."""
-        return self.table.ordered([i.profile for i in self.instances]) if self.table is not None else ()
+        """Profiles of its usable instances, largest first."""
+        return self.table.ordered([i.profile for i in self.usable]) if self.table is not None else ()
 
     def device(self, name: str, kind: str) -> Device:
-        """As planner and stages see it: a slice an instance, or whole."""
-        if self.table is None or not self.instances:
+        """As planner and stages see it: a slice a usable instance, or whole."""
+        if self.table is None or not self.usable:
             return Device(name=name, type=kind, memory_bytes=self.info.memory_bytes)
-        parts = tuple(
-            Slice(slice_name(i), i.profile, self.table.profile(i.profile).memory_bytes) for i in self.instances
-        )
+        parts = tuple(Slice(slice_name(i), i.profile, self.table.profile(i.profile).memory_bytes) for i in self.usable)
         return Device(name=name, type=kind, memory_bytes=self.info.memory_bytes, slices=parts)
 
 
@@ -121,14 +125,15 @@ def steps_to(library: DeviceLibrary, gpu: int, geometry: Geometry) -> list[Step]
             return [Step(StepKind.ENABLE_MIG, gpu)]
     except DeviceError as error:
         raise explained(error) from error
-    there = {Instance(i.profile, i.start): i for i in found.instances}
-    layout = found.table.layout_of(geometry, keep=frozenset(there))
+    usable = frozenset(Instance(i.profile, i.start) for i in found.usable)
+    layout = found.table.layout_of(geometry, keep=usable)
+    kept = usable & frozenset(layout)
     steps = [
         Step(StepKind.DESTROY, gpu, i.profile, i.start, i.id)
         for i in found.instances
-        if Instance(i.profile, i.start) not in layout
+        if Instance(i.profile, i.start) not in kept
     ]
-    new = sorted((i for i in layout if i not in there), key=lambda i: i.start)
+    new = sorted((i for i in layout if i not in kept), key=lambda i: i.start)
     return steps + [Step(StepKind.CREATE, gpu, i.profile, i.start) for i in new]
 
 

@@ -30,6 +30,18 @@ def test_instances_that_can_stay_keep_their_uuid_and_compute_goes_before_its_ins
     assert [line.split()[1] for line in library.log[2:]] == ["create"] * 4
 
 
+def test_an_instance_that_was_left_half_made_is_no_slice_and_is_made_again() -> None:
+    library = FakeLibrary("a100", 1)
+    whole = apply(library, 0, ("3g",)).instances[0]
+    half = library.create_instance(0, "2g", 4)  # who cut was ended before its compute instance
+    found = look(library, 0)
+    assert (found.geometry, [part.name for part in found.device("gpu0", "a100").slices]) == (("3g",), ["3g.0"])
+    assert [(s.kind, s.instance) for s in steps_to(library, 0, ("3g", "2g"))][:1] == [(StepKind.DESTROY, half)]
+    after = apply(library, 0, ("3g", "2g"))
+    assert after.instances[0] == whole
+    assert after.instances[1].uuid.startswith("MIG-")
+
+
 def test_a_busy_slice_stops_the_change_with_a_remedy_and_stands() -> None:
     library = FakeLibrary("a100", 1)
     found = apply(library, 0, ("3g", "3g"))

@@ -47,6 +47,14 @@ async def test_a_gpu_without_instances_is_cut_and_its_slices_keep_their_names() 
     assert gpu.visible("2g.4")["CUDA_VISIBLE_DEVICES"] != before
 
 
+def test_a_gpu_that_has_nothing_but_a_half_made_instance_is_uncut() -> None:
+    library = FakeLibrary("a100", 2)
+    library.create_instance(1, "4g", 0)
+    gpu = Gpu(library, 1, name="gpu1", kind="a100")
+    assert gpu.uncut
+    assert [part.name for part in gpu.device.slices] == ["whole"]
+
+
 async def test_a_cut_that_fails_half_way_is_undone_and_told() -> None:
     gpu = Gpu(Clumsy("a100", 1), 0, name="gpu0", kind="a100")
     await gpu.cut(("4g", "3g"))
