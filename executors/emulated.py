@@ -42,7 +42,7 @@ class EmulatedExecutor:
         *,
         quantile: Quantile = "median",
         jitter: bool = False,
-        seed: int = 0,
+        seed: int | str = 0,
         slowdown: float = 1.0,
         memory_bytes: int = 0,
     ) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import TensorSpec
 from sluicegate.executors.devices.fake_gpus import FakeLibrary
@@ -210,7 +209,7 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
             hardware=devices_of(scenario),
             rules=controller_settings(scenario.planner, tables=rated_by(scenario.tables, scenario.policies)),
         )
-        built.make_executor = partial(_executor, scenario, built.catalogue)
+        built.make_executor = partial(executor_of, scenario, built.catalogue)
         gpus = [device for device in settings.devices if device.gpu is not None]
         if gpus:
             step_s = settings.worker.slices.fake_step_s
@@ -264,7 +263,8 @@ def live_settings(scenario: Scenario) -> Settings:
     )
 
 
-def _executor(scenario: Scenario, catalogue: Catalogue, device: Device, part: Slice) -> Executor:
+def executor_of(scenario: Scenario, catalogue: Catalogue, device: Device, part: Slice) -> EmulatedExecutor:
+    """Emulates a slice as the scenario has it; what is sampled there is its own in each run."""
     service = scenario.simulation.service
     return EmulatedExecutor(
         catalogue,
@@ -272,7 +272,7 @@ def _executor(scenario: Scenario, catalogue: Catalogue, device: Device, part: Sl
         memory_bytes=part.memory_bytes,
         quantile="p95" if service == "p95" else "median",
         jitter=service == "sampled",
-        seed=scenario.seed + sum(f"{device.name}/{part.name}".encode()),
+        seed=f"{scenario.seed}/{device.name}/{part.name}",
     )
 
 

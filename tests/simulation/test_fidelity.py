@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.fleet.device import Device
 from sluicegate.simulator.figure_differences import Difference, difference
-from sluicegate.simulator.scenario import Scenario, overridden, read_scenario, scenario_of
-from sluicegate.sluice.offline.live_vs_simulated import LiveRun, check, fidelity, live_settings, run_live
+from sluicegate.simulator.scenario import Scenario, catalogue_of, overridden, read_scenario, scenario_of
+from sluicegate.sluice.offline.live_vs_simulated import LiveRun, check, executor_of, fidelity, live_settings, run_live
 from sluicegate.sluice.system.system import System
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
@@ -116,6 +117,19 @@ KNOBS: dict[str, Any] = {
     "simulation.heartbeat_s": 0.3,
     "simulation.warm_up_s": 3.0,
 }
+
+
+def test_each_device_draws_its_own_latencies_in_each_run() -> None:
+    base = scenario_of(_document(**{"simulation.service": "sampled"}))
+    catalogue = catalogue_of(base)
+    profile = next(p for (_, kind), p in catalogue.profiles.items() if kind == "cpu")
+    devices = [Device(name=name, type="cpu") for name in ("cpu11", "cpu20", "cpu12")]
+    drawn = {
+        executor_of(scenario, catalogue, device, device.slices[0]).draw(profile, 1)
+        for scenario in (base, base.model_copy(update={"seed": base.seed + 1}))
+        for device in devices
+    }
+    assert len(drawn) == 6
 
 
 async def test_every_knob_of_a_scenario_reaches_what_runs_live(monkeypatch: pytest.MonkeyPatch) -> None:
