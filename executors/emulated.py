@@ -3,7 +3,8 @@
 Rules. One batch at a time. A batch ends at its start plus the profiled latency on the event loop's clock; what the
 loop oversleeps is taken off the next batch, so that throughput is the profile's and not the timer's. Jitter, when
 asked for, is lognormal with the profile's median and p95, from a seeded generator. Loading takes the profile's time.
-What would take longer than it may is given up when that time has passed, and everything loaded is gone.
+What would take longer than it may is given up when that time has passed: everything loaded is gone, and what runs,
+waits or loads beside it fails, as it does when a process ends.
 """
 
 import asyncio
@@ -55,6 +56,8 @@ class EmulatedExecutor:
         self._hosted: dict[str, _Hosted] = {}
         self._turn = asyncio.Lock()
         self._started = False
+        self._life = 0
+        self._asleep: dict[asyncio.Future[None], None] = {}  # in one order: they are woken in it
         self._overslept = 0.0
         self._on_end: Callable[[], None] = lambda: None
 
@@ -95,12 +98,15 @@ class EmulatedExecutor:
                 f"{variant.name}: needs {profile.memory_bytes} bytes and {self._memory_bytes - others} are free"
             )
         begun = _now()
-        if within is not None and profile.load > within:
-            await asyncio.sleep(within)
-            await self.close()
-            self._on_end()
-            raise LoadError(f"{variant.name}: load took more than {within:.3g} s")
-        await asyncio.sleep(profile.load)
+        try:
+            if within is not None and profile.load > within:
+                await self._sleep(within)
+                await self.close()
+                self._on_end()
+                raise LoadError(f"{variant.name}: load took more than {within:.3g} s")
+            await self._sleep(profile.load)
+        except ExecutionError as error:
+            raise LoadError(f"{variant.name}: {error}") from error
         loaded = Loaded(variant.name, _now() - begun, profile.memory_bytes)
         app = self._catalogue.apps[variant.app]
         self._hosted[variant.name] = _Hosted(loaded, profile, app, max_batch, self._quantile)
@@ -128,7 +134,10 @@ class EmulatedExecutor:
         if not 1 <= rows <= hosted.max_batch:
             raise ExecutionError(f"{variant}: {rows} rows where 1..{hosted.max_batch} were loaded for")
         _check_rows(variant, inputs, rows)
+        life = self._life
         async with self._turn:
+            if life != self._life:
+                raise _gone()
             begun = _now()
             length = hosted.longest(inputs)
             takes = self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length))
@@ -142,9 +151,13 @@ class EmulatedExecutor:
             return Executed(hosted.zeros(rows), _now() - begun)
 
     async def close(self) -> None:
-        """Forget everything. It can be started again."""
+        """Forget everything, and end what runs and loads. It can be started again."""
         self._started = False
+        self._life += 1
         self._hosted.clear()
+        for over in self._asleep:
+            if not over.done():
+                over.set_exception(_gone())
 
     def _profile(self, variant: Variant, max_batch: int) -> Profile:
         profile = self._catalogue.profiles.get((variant.name, self._device_type))
@@ -167,8 +180,29 @@ class EmulatedExecutor:
     async def _sleep_until(self, end: float) -> None:
         target = end - self._overslept
         while (left := target - _now()) > 0.0:
-            await asyncio.sleep(left)
+            await self._sleep(left)
         self._overslept = min(_MOST_CARRIED, max(0.0, _now() - target))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep. Raises ExecutionError where it is closed meanwhile."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _end, over)
+        self._asleep[over] = None
+        try:
+            await over
+        finally:
+            timer.cancel()
+            del self._asleep[over]
+
+
+def _end(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
+
+
+def _gone() -> ExecutionError:
+    return ExecutionError("the executor's process is gone", fatal=True, blameless=True)
 
 
 class _Hosted:

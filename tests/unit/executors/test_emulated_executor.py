@@ -1,5 +1,6 @@
 """The emulated executor keeps to the profile: on average, in its tail, in memory and in load time."""
 
+import asyncio
 import math
 import statistics
 import time
@@ -111,3 +112,21 @@ async def test_a_batch_that_would_take_longer_than_it_may_ends_then_and_takes_th
     await executor.start()
     await executor.load(catalogue.variants["double"], max_batch=1)
     await executor.run("double", [query((1, 2))], 1, within=5.0)
+
+
+@pytest.mark.parametrize("hangs", ["load", "run"])
+async def test_what_takes_too_long_ends_what_runs_waits_and_loads_beside_it(catalogue: Catalogue, hangs: str) -> None:
+    executor = await started(catalogue, slowdown=50.0)  # half a second; a load takes less
+    ends: list[str] = []
+    executor.watch(lambda: ends.append("ended"))
+    begun = time.monotonic()
+    load = executor.load(catalogue.variants["triple"], max_batch=1, within=0.005 if hangs == "load" else None)
+    runs = [executor.run("double", [query((1, 2))], 1, within=0.005 if hangs == "run" else None) for _ in range(2)]
+    first, second, loaded = await asyncio.gather(*runs, load, return_exceptions=True)
+    assert time.monotonic() - begun == pytest.approx(0.005)
+    assert ends == ["ended"]
+    assert isinstance(first, ExecutionError) and first.fatal and first.blameless == (hangs == "load")
+    assert isinstance(second, ExecutionError) and second.fatal and second.blameless
+    assert isinstance(loaded, LoadError)
+    await executor.start()
+    assert executor.loads == {}
