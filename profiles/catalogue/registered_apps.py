@@ -139,10 +139,11 @@ class Registered:
             raise InvalidInputError("record", f"{path} is damaged; register the app again") from error
 
     def served_version(self, app: str) -> int | None:
-        """The version that the catalogue holds."""
+        """The version that the catalogue holds; None, too, where its variants are named as those of none."""
         catalogue = self.catalogue(verify=False)
-        names = [v.name for v in catalogue.of_app(app)] if catalogue and app in catalogue.apps else []
-        return int(names[0].split(".")[1][1:]) if names else None
+        names = [v.name for v in catalogue.of_app(app)] if catalogue else []
+        of_version = re.match(re.escape(app) + r"\.v([0-9]{1,9})\.", names[0]) if names else None
+        return int(of_version[1]) if of_version else None
 
     def served_record(self, app: str) -> Record | None:
         """Record of the version that is served."""
@@ -191,7 +192,8 @@ class Registered:
             raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; set SLUICE_HOME") from error
 
     def samples(self, app: str) -> tuple[Array, ...]:
-        """Validation rows kept with the served version: an array an input, as the app lists them; then the labels.
+        """Validation rows kept with the served version: an array an input, as the app lists them; then the labels. None
+        where no version is served.
 
         Raises InvalidInputError where they are damaged or gone.
         """

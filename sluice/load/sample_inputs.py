@@ -25,12 +25,12 @@ def demo_samples(app: App, *, rows: int = 1, seed: int = 0) -> Samples:
 
 def app_samples(app: App, home: Path, *, rows: int = 1, seed: int = 0) -> Samples:
     """As ``demo_samples``; for an app registered in ``home``, rows of its validation set."""
-    registered = Registered(home)
-    if app.name not in registered.apps():
+    saved = Registered(home).samples(app.name)
+    if not saved:
         return demo_samples(app, rows=rows, seed=seed)
     if not 1 <= rows <= app.max_rows:
         raise InvalidInputError("rows", f"{rows}; {app.name} takes 1 to {app.max_rows} rows a query")
-    *inputs, truth = registered.samples(app.name)
+    *inputs, truth = saved
     queries = len(truth) // rows
     tensors = [
         tuple(

@@ -11,6 +11,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.profiles.catalogue.registered_apps import RECORDS, Record, Registered
 from sluicegate.profiles.formats.catalogue_json import AppDocument, app_to_document
+from sluicegate.sluice.load.sample_inputs import app_samples
 from tests.harness import toy_catalogue
 
 
@@ -19,6 +20,15 @@ def registered(tmp_path: Path) -> Registered:
     found = Registered(tmp_path)
     save_catalogue(found.folder, toy_catalogue(("one", "two")), {}, {})
     return found
+
+
+def test_a_catalogue_whose_variants_are_of_no_version_is_read_and_its_app_has_random_samples(
+    registered: Registered,
+) -> None:
+    known = registered.catalogue(verify=False)
+    assert known is not None
+    assert (registered.served_version("two"), registered.readable_record("two")) == (None, None)
+    assert app_samples(known.apps["two"], registered.folder.parent, rows=2).inputs
 
 
 def test_what_is_named_changes_and_nothing_else(registered: Registered) -> None:
