@@ -133,7 +133,9 @@ class _Hosts:
         if module == _MAIN and wanted != _imported_in(os.environ):
             return None
         key = module, frozenset(wanted.items())
-        return self._hosts.setdefault(key, _Host(module, {**wanted, "PATH": os.environ.get("PATH", os.defpath)}))
+        # Where this process imports from, a host does.
+        paths = {n: said for n in ("PATH", "PYTHONPATH") if (said := os.environ.get(n)) is not None}
+        return self._hosts.setdefault(key, _Host(module, {**wanted, **paths}))
 
     def close(self) -> None:
         """End them."""

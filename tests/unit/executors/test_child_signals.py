@@ -1,8 +1,11 @@
-"""Signals and the child that runs models: only the child itself leaves them to its parent."""
+"""The child that runs models: it leaves signals to its parent, and runs its parent's code."""
 
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import sluicegate
 
 
 def test_importing_the_childs_module_ignores_no_signal() -> None:
@@ -17,3 +20,10 @@ def test_importing_the_childs_module_ignores_no_signal() -> None:
 
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, preexec_fn=usual)
     assert told.stdout.strip() == "True"
+
+
+def test_a_childs_code_is_that_of_whoever_starts_it() -> None:
+    child = [sys.executable, "-P", "-m", "sluicegate.executors.onnx.child", "no number"]
+    ended = subprocess.run(child, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f'File "{Path(sluicegate.__file__).parent / "executors/onnx/child.py"}"' in ended.stderr
