@@ -133,7 +133,8 @@ class Child:
             session = self._loaded(header)
         finally:
             if self._margin_bytes:
-                # Batches that were not warmed take more than those that were: a few times what the largest model does.
+                # Batches that were not warmed take more than those that were: a few times what the largest model does,
+                # and its rows, which hold nothing between two batches.
                 limit_memory(mapped_bytes() + self._margin_bytes + _TIMES * self._sessions.largest_bytes)
         specs = [[s.name, s.datatype, s.row_shape, s.varying] for s in session.inputs]
         return {"load_s": session.load_s, "memory_bytes": session.memory_bytes, "inputs": specs}

@@ -45,6 +45,11 @@ class Session:
     load_s: float
     memory_bytes: int
 
+    @property
+    def batch_bytes(self) -> int:
+        """Of the largest batch that it is loaded for; of texts the least that it has."""
+        return self.warmed * sum(spec.row_bytes for spec in self.inputs)
+
 
 class Sessions:
     """Sessions by variant."""
@@ -98,8 +103,8 @@ class Sessions:
 
     @property
     def largest_bytes(self) -> int:
-        """What the largest of them took."""
-        return max((session.memory_bytes for session in self._sessions.values()), default=0)
+        """What the largest of them took, with the rows of a batch that it is loaded for."""
+        return max((session.memory_bytes + session.batch_bytes for session in self._sessions.values()), default=0)
 
     def unload(self, variant: str) -> None:
         """Forget it; unknown names are ignored. The allocator keeps most of its memory: restart to give it back."""
