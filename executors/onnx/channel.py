@@ -126,6 +126,9 @@ class Channel:
         view = memoryview(self._frame).toreadonly()
         self._frame = None
         header = parse_header(view[: self._head_bytes])
-        future = self._waiting.pop(header.get("id", -1), None)
+        number = header.get("id")
+        if not isinstance(number, int):
+            raise FrameError("a reply to no request")
+        future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             future.set_result(Reply(header, view[self._head_bytes :]))

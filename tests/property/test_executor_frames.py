@@ -113,15 +113,29 @@ async def test_replies_out_of_order_and_in_pieces_reach_their_requests() -> None
         channel.close()
 
 
-async def test_a_child_that_breaks_the_format_fails_all_requests() -> None:
+def answering(header: bytes) -> bytes:
+    return PREFIX.pack(MAGIC, len(header), 0) + header
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", "not a frame"),
+        (answering(b"[1]"), "not an object"),
+        (answering(b'{"id": [1]}'), "no request"),
+        (answering(b'{"ok": true}'), "no request"),
+    ],
+    ids=["another protocol", "a list", "a strange number", "no number"],
+)
+async def test_a_child_that_breaks_the_format_fails_all_requests(sent: bytes, told: str) -> None:
     ours, theirs = socket.socketpair()
     ended = []
     with theirs:
         channel = Channel(ours, lambda: ended.append(True))
         waiting = channel.request({"op": "a"})
-        theirs.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        with pytest.raises(ChannelClosedError, match="not a frame"):
-            await waiting
+        theirs.sendall(sent)
+        with pytest.raises(ChannelClosedError, match=told):
+            await asyncio.wait_for(waiting, 10.0)
         with pytest.raises(ChannelClosedError):
             await channel.request({"op": "b"})
         assert ended == [True]
