@@ -34,7 +34,8 @@ AppName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0
 """Part of topic names, hence their alphabet without the dot that separates."""
 # A slash is allowed (names such as organisation/model), a path that climbs is not: no segment starts with a dot.
 VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
-Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{0,128}$")]
+LABEL = r"^[A-Za-z0-9._:/ -]{0,128}$"
+Label = Annotated[str, StringConstraints(pattern=LABEL)]
 Latency = Annotated[float, Field(gt=0.0, le=MAX_LATENCY, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=1 << 50)]

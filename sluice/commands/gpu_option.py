@@ -7,6 +7,7 @@ import typer
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.executors.onnx.runtime_options import Runtime
+from sluicegate.profiles.formats.catalogue_json import LABEL
 from sluicegate.sluice.settings.settings import Settings
 
 CPU_TYPE, CUDA_TYPE = "cpu", "cuda"
@@ -37,7 +38,10 @@ def runtime_on(gpu: str | None, settings: Settings) -> Runtime | None:
 
 
 def type_of(given: str | None, runtime: Runtime | None) -> str:
-    """The device type that what runs by ``runtime`` stands for. Raises InvalidInputError for a GPU that is none."""
+    """The device type that what runs by ``runtime`` stands for. Raises InvalidInputError for a GPU that is none, and
+    for what no catalogue takes."""
+    if given is not None and re.fullmatch(LABEL, given) is None:
+        raise InvalidInputError("--device-type", f"{given[:40]!r}; give up to 128 letters, digits and ' ._:/-'")
     if given == CUDA_TYPE and runtime is None:
         raise InvalidInputError("--device-type", f"{given} is a GPU; say which one with --gpu")
     return given or (CPU_TYPE if runtime is None else CUDA_TYPE)

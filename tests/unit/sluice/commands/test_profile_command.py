@@ -22,6 +22,7 @@ from sluicegate.sluice.settings.settings import Settings
         (("--all", "--gpu", "MIG-../x"), "--gpu: 'MIG-../x'"),
         (("--all", "--gpu", "all"), "--gpu: 'all'"),
         (("--all", "--device-type", "cuda"), "say which one with --gpu"),
+        (("--all", "--device-type", "gpu+1g"), "--device-type: 'gpu+1g'; give up to 128"),
         ((), "name the apps to profile, or give --all"),
         (("--all", "--app", "digits"), "name the apps to profile, or give --all"),
     ],
