@@ -311,14 +311,14 @@ def candidate_table(record: Record) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("served", no_wrap=True)
     for row in candidate_rows(record):
-        batches = list(row["latency_ms"])
-        table.add_row(
-            row["recipe"],
-            f"{100 * row['accuracy']:.1f} ±{100 * row['accuracy_se']:.1f}",
-            f"{row['latency_ms'][batches[0]]:.3f}",
-            f"{batches[-1]}: {row['latency_ms'][batches[-1]]:.2f}",
-            f"{row['load_ms']:.0f}",
-            f"{row['memory_bytes'] / 1e6:.1f}",
-            "yes" if row["served"] else "no",
-        )
+        measured = ["-"] * 4
+        if batches := list(row["latency_ms"]):
+            measured = [
+                f"{row['latency_ms'][batches[0]]:.3f}",
+                f"{batches[-1]}: {row['latency_ms'][batches[-1]]:.2f}",
+                f"{row['load_ms']:.0f}",
+                f"{row['memory_bytes'] / 1e6:.1f}",
+            ]
+        accuracy = f"{100 * row['accuracy']:.1f} ±{100 * row['accuracy_se']:.1f}"
+        table.add_row(row["recipe"], accuracy, *measured, "yes" if row["served"] else "no")
     return table

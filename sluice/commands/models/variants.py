@@ -13,7 +13,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.profiles.catalogue.registered_apps import Record, Registered
+from sluicegate.profiles.catalogue.registered_apps import CandidateDocument, Record, Registered
 from sluicegate.profiles.formats.catalogue_json import VariantDocument
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
@@ -112,21 +112,9 @@ def candidate_rows(record: Record) -> list[dict[str, Any]]:
         {
             "name": c.variant.name,
             "recipe": c.recipe,
-            "device_type": c.profiles[0].device_type,
             "accuracy": c.variant.accuracy,
             "accuracy_se": c.variant.accuracy_se,
-            "latency_ms": {str(p.batch): 1e3 * p.median_s for p in c.profiles[0].points},
-            "latency_ms_by_length": {
-                str(each.length): {str(p.batch): 1e3 * p.median_s for p in each.points}
-                for each in c.profiles[0].shorter
-            },
-            "latency_ms_95": {
-                str(s.batch): [1e3 * s.low_s, 1e3 * s.high_s] for s in next(iter(c.spreads.values()), ())
-            },
-            "p95_ms": {str(p.batch): 1e3 * p.p95_s for p in c.profiles[0].points},
-            "cpu_ms": {str(p.batch): 1e3 * p.cpu_s for p in c.profiles[0].points},
-            "load_ms": 1e3 * c.profiles[0].load_s,
-            "memory_bytes": c.profiles[0].memory_bytes,
+            **_first_measured(c),
             "size_bytes": c.variant.size_bytes,
             "digest": c.variant.digest,
             "accuracy_lost": c.gap,
@@ -136,6 +124,32 @@ def candidate_rows(record: Record) -> list[dict[str, Any]]:
         }
         for c in record.candidates
     ]
+
+
+def _first_measured(candidate: CandidateDocument) -> dict[str, Any]:
+    """What a row says of the first device type that a candidate was profiled on; one may be loaded on none."""
+    if not candidate.profiles:
+        return {
+            "device_type": None,
+            **{key: {} for key in ("latency_ms", "latency_ms_by_length", "latency_ms_95", "p95_ms", "cpu_ms")},
+            "load_ms": None,
+            "memory_bytes": None,
+        }
+    first = candidate.profiles[0]
+    return {
+        "device_type": first.device_type,
+        "latency_ms": {str(p.batch): 1e3 * p.median_s for p in first.points},
+        "latency_ms_by_length": {
+            str(each.length): {str(p.batch): 1e3 * p.median_s for p in each.points} for each in first.shorter
+        },
+        "latency_ms_95": {
+            str(s.batch): [1e3 * s.low_s, 1e3 * s.high_s] for s in candidate.spreads.get(first.device_type, ())
+        },
+        "p95_ms": {str(p.batch): 1e3 * p.p95_s for p in first.points},
+        "cpu_ms": {str(p.batch): 1e3 * p.cpu_s for p in first.points},
+        "load_ms": 1e3 * first.load_s,
+        "memory_bytes": first.memory_bytes,
+    }
 
 
 def _not_served(record: Record | None) -> list[dict[str, Any]]:
