@@ -26,6 +26,10 @@ class UnreachableError(ConfigurationError):
     """No broker answers: it may not be up yet, or the address or what it is told of this client is wrong."""
 
 
+class UnknownTopicError(ConfigurationError):
+    """There is no such topic, or no such partition of it: it was not created yet, or it was deleted."""
+
+
 class FencedError(BrokerError):
     """Another has taken over: nothing is written here any more."""
 
@@ -131,7 +135,7 @@ class Producer(Protocol):
         """Queue a record; await the returned future for its acknowledgement (or add a callback to it).
 
         Awaiting ``send`` itself waits only while the buffer is full. Without ``partition`` the key's hash decides.
-        Raises InvalidInputError for a record over the size limit, ConfigurationError for an unknown topic or partition.
+        Raises InvalidInputError for a record over the size limit, UnknownTopicError for an unknown topic or partition.
         The future fails with DeliveryError, or with InvalidInputError where only the broker knows the limit.
         ``timestamp`` is kept to the millisecond.
         """

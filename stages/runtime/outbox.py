@@ -1,17 +1,18 @@
 """Sends that end well: each record is sent again until the broker acknowledges it, and only then is its cause told.
 
 ``post`` never waits, so that policies' actions can be carried out at once; a pump hands the records to the producer in
-order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer.
+order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer. Letters of
+a topic that does not exist, because it was deleted or is not made yet, wait beside the others, in order, until it does.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.streams.ports import Headers, Letter, Producer, Written
+from sluicegate.streams.ports import Headers, Letter, Producer, UnknownTopicError, Written
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Outbox:
         self._pump: asyncio.Task[None] | None = None
         self._handing = False
         self._again: set[asyncio.TimerHandle] = set()
+        self._missing: dict[str, tuple[deque[_Posted], asyncio.Task[None]]] = {}
         self.unacknowledged = 0
         self.posted = 0
         self.resent = 0
@@ -106,10 +108,13 @@ class Outbox:
             log.warning("%d records unacknowledged at the end", self.unacknowledged)
         for handle in self._again:
             handle.cancel()
+        tasks = [task for _, task in self._missing.values()]
         if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+            tasks.append(self._pump)
             self._pump = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         waiting = self._queue
@@ -124,6 +129,8 @@ class Outbox:
     def _sent_at_once(self, posted: _Posted) -> bool:
         """Whether the producer took it without waiting, as the embedded log does: no task need be woken for it."""
         letter = posted.letter
+        if letter.topic in self._missing:
+            return False
         try:
             sent = self._producer.try_send(
                 letter.topic,
@@ -135,6 +142,9 @@ class Outbox:
             )
         except InvalidInputError as error:
             self._refuse(posted, error)
+            return True
+        except UnknownTopicError as error:
+            self._set_aside(posted, error)
             return True
         if sent is None:
             return False
@@ -149,27 +159,61 @@ class Outbox:
 
     async def _hand_over(self, posted: _Posted) -> None:
         """Give one letter to the producer, trying until it takes it, so that order is kept."""
-        letter = posted.letter
         pause = _FIRST_RETRY
+        topic = posted.letter.topic
         while True:
+            if topic in self._missing:
+                self._missing[topic][0].append(posted)
+                return
             try:
-                sent = await self._producer.send(
-                    letter.topic,
-                    letter.value,
-                    key=letter.key,
-                    headers=letter.headers,
-                    partition=letter.partition,
-                    timestamp=letter.timestamp,
-                )
+                sent = await self._send(posted.letter)
                 break
             except InvalidInputError as error:
                 self._refuse(posted, error)
                 return
+            except UnknownTopicError as error:
+                self._set_aside(posted, error)
+                return
             except Exception as error:  # a client's own errors are many; each means: not sent, try again
-                log.warning("send to %s failed (%s); again in %.1f s", letter.topic, error, pause)
+                log.warning("send to %s failed (%s); again in %.1f s", topic, error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_RETRY)
         self._follow(posted, sent)
+
+    def _send(self, letter: Letter) -> "Awaitable[asyncio.Future[Written]]":
+        return self._producer.send(
+            letter.topic,
+            letter.value,
+            key=letter.key,
+            headers=letter.headers,
+            partition=letter.partition,
+            timestamp=letter.timestamp,
+        )
+
+    def _set_aside(self, posted: _Posted, error: UnknownTopicError) -> None:
+        topic = posted.letter.topic
+        log.warning("%s; what is written there waits", error)
+        waiting = deque([posted])
+        self._missing[topic] = waiting, asyncio.create_task(self._await_topic(topic, waiting))
+
+    async def _await_topic(self, topic: str, waiting: deque[_Posted]) -> None:
+        """Try the first letter that waits, until the topic is there."""
+        while waiting:
+            await asyncio.sleep(_LAST_RETRY)
+            try:
+                sent = await self._send(waiting[0].letter)
+            except InvalidInputError as error:
+                self._refuse(waiting.popleft(), error)
+            except UnknownTopicError as error:
+                log.debug("%s; what is written there waits still", error)
+            except Exception as error:  # as for all others
+                log.warning("send to %s failed (%s); trying again", topic, error)
+            else:
+                self._follow(waiting.popleft(), sent)
+                break
+        del self._missing[topic]
+        self._queue.extendleft(reversed(waiting))
+        self._waiting.set()
 
     def _acknowledged(self, posted: _Posted, future: "asyncio.Future[Written]") -> None:
         error = None if future.cancelled() else future.exception()

@@ -1,10 +1,12 @@
-"""Running stages together: all start, one stop ends all, one crash ends all and is told."""
+"""Running stages together: all start, one stop ends all, one that ends before ends all and is told."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
+
+from sluicegate.domain.errors import SluiceError
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ class Stage(Protocol):
 
 
 async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
-    """Run all until ``stop``; where one fails, stop the others and raise its error.
+    """Run all until ``stop``; where one fails, stop the others and raise its error. One that returns before ``stop``
+    has failed too.
 
     Stages are stopped in the order given, upstream first, so that what is in flight flows out; neighbours of one kind
     together. Those that do not end in time are named, cancelled and left.
@@ -40,12 +43,15 @@ async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        early = [] if stop.is_set() else [task.get_name() for task in tasks if task.done()]
         await _stop_all(stages, tasks, stops)
         failures = [t for t in tasks if t.done() and not t.cancelled() and t.exception() is not None]
         for task in failures:
             log.error("stage %s failed: %s", task.get_name(), task.exception())
         if failures:
             await failures[0]
+        if early:
+            raise SluiceError(f"stage {', '.join(early)} ended, though nothing told it to; start it again")
     finally:
         stopping.cancel()
         for task in tasks:

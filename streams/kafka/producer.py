@@ -22,7 +22,7 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection, refresh_seldom, see_given_up, unreachable
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
 from sluicegate.streams.memory.partitioner import partition_of
-from sluicegate.streams.ports import DeliveryError, Headers, Written
+from sluicegate.streams.ports import DeliveryError, Headers, UnknownTopicError, Written
 from sluicegate.streams.topics import check_topic_name
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class KafkaProducer:
             # The client's own choice hashes the key even where there is one partition only.
             partition = partition_of(key, len(known)) if key is not None else None
         elif partition not in known:
-            raise ConfigurationError(f"topic {topic!r} has no partition {partition}; it has {len(known)}")
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}; it has {len(known)}")
         milliseconds = None if timestamp is None else round(timestamp * 1e3)
         written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         sending = _Sending(written, topic, value, key, headers, partition, milliseconds)
@@ -209,7 +209,7 @@ class KafkaProducer:
                 return known
             if asyncio.get_running_loop().time() > until:
                 inner.client.set_topics(set(inner.client._topics) - {topic})
-                raise ConfigurationError(f"topic {topic!r} does not exist; topics are created before use")
+                raise UnknownTopicError(f"topic {topic!r} does not exist; topics are created before use")
             await asyncio.sleep(0.25)
 
     def _settle(self, inner: Any, sending: _Sending, future: asyncio.Future[Any]) -> None:

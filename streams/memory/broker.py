@@ -17,7 +17,15 @@ from sluicegate.streams.memory.consumer import MemoryConsumer
 from sluicegate.streams.memory.groups import Group
 from sluicegate.streams.memory.partition_log import PartitionLog, record_bytes
 from sluicegate.streams.memory.partitioner import partition_of
-from sluicegate.streams.ports import Headers, RebalanceListener, TopicPartition, TopicSpec, Transactions, Written
+from sluicegate.streams.ports import (
+    Headers,
+    RebalanceListener,
+    TopicPartition,
+    TopicSpec,
+    Transactions,
+    UnknownTopicError,
+    Written,
+)
 from sluicegate.streams.subscription import Subscription
 from sluicegate.streams.topics import check_topic_name
 
@@ -76,7 +84,7 @@ class MemoryStore:
         return {name: topic.limit for name, topic in self._topics.items()}
 
     def log(self, partition: TopicPartition) -> PartitionLog:
-        """The log of a partition. Raises ConfigurationError where there is none."""
+        """The log of a partition. Raises UnknownTopicError where there is none."""
         topic = self._topics.get(partition.topic)
         if topic is None:
             raise _unknown_topic(partition.topic)
@@ -354,9 +362,9 @@ def _check_size(name: str, key: bytes | None, value: bytes | None, headers: Head
         raise InvalidInputError("record", f"{size} bytes, but topic {name} takes {limit} at most; send less at once")
 
 
-def _unknown_topic(name: str) -> ConfigurationError:
-    return ConfigurationError(f"topic {name!r} does not exist; topics are created before use, never by writing to them")
+def _unknown_topic(name: str) -> UnknownTopicError:
+    return UnknownTopicError(f"topic {name!r} does not exist; topics are created before use, never by writing to them")
 
 
-def _unknown_partition(topic: str, partition: int, count: int) -> ConfigurationError:
-    return ConfigurationError(f"topic {topic!r} has no partition {partition}; it has {count}, counted from 0")
+def _unknown_partition(topic: str, partition: int, count: int) -> UnknownTopicError:
+    return UnknownTopicError(f"topic {topic!r} has no partition {partition}; it has {count}, counted from 0")

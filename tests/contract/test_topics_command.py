@@ -1,5 +1,6 @@
 """`sluice topics` on a broker: created, compared, made so, and what nobody serves deleted."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,9 +8,12 @@ import uuid
 
 import pytest
 
+from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.ports import TopicSpec
+from tests.harness import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -55,3 +59,30 @@ async def test_topics_are_created_checked_configured_and_pruned(kafka_url: str) 
     left = await admin.topics()
     assert not set(unserved) & left and {results, foreign} <= left
     await broker.close()
+
+
+async def test_what_was_for_a_pruned_topic_holds_up_nothing(kafka_url: str, library: str) -> None:
+    """A stage had read queries of an app whose topics are deleted, and goes on serving others."""
+    broker = connect(kafka_url, kafka=KafkaSettings(library=library, answer_timeout=1.0, request_timeout=2.0))
+    gone, kept = (f"t{uuid.uuid4().hex[:8]}" for _ in range(2))
+    await broker.admin().create_topics([TopicSpec(name=name) for name in (gone, kept)])
+    producer = broker.producer()
+    await producer.start()
+    outbox = Outbox(producer)
+    await outbox.start()
+    for name in (gone, kept):
+        outbox.post(name, b"before")
+    await outbox.flush()
+    pruner = KafkaBroker(kafka_url.removeprefix("kafka://"), KafkaSettings())
+    await pruner.admin().delete([gone])
+    outbox.post(gone, b"after")
+    for i in range(10):
+        acknowledged = asyncio.Event()
+        outbox.post(kept, str(i).encode(), done=acknowledged.set)
+        async with asyncio.timeout(PATIENCE_S):
+            await acknowledged.wait()
+    assert outbox.unacknowledged == 1
+    await outbox.stop(within=0.1)
+    await producer.stop()
+    await broker.close()
+    await pruner.close()

@@ -13,14 +13,21 @@ import logging
 import threading
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.consumer import Counts
-from sluicegate.streams.kafka.rdkafka.connection import connection, tell, writing
+from sluicegate.streams.kafka.rdkafka.connection import connection, failed, tell, writing
 from sluicegate.streams.kafka.topic_limits import Limits, size_of
-from sluicegate.streams.ports import BrokerError, DeliveryError, Headers, UnreachableError, Written
+from sluicegate.streams.ports import (
+    BrokerError,
+    DeliveryError,
+    Headers,
+    UnknownTopicError,
+    UnreachableError,
+    Written,
+)
 from sluicegate.streams.topics import check_topic_name
 
 log = logging.getLogger(__name__)
@@ -182,6 +189,12 @@ class RdkafkaProducer:
             client.produce(_Sending(written, topic, value, key, headers, chosen, milliseconds))
         except BufferError:
             return None
+        except KafkaException as raised:
+            error = failed(raised)
+            if error.code() != KafkaError._UNKNOWN_TOPIC:
+                raise
+            self._known.pop(topic, None)
+            raise UnknownTopicError(f"topic {topic!r} does not exist any more") from raised
         self._on_the_way += 1
         return written
 
@@ -274,7 +287,7 @@ class RdkafkaProducer:
         return _Client(self, properties)
 
     async def _learn(self, topic: str, partition: int) -> None:
-        """How many partitions the topic has. Raises ConfigurationError where there is no such one."""
+        """How many partitions the topic has. Raises UnknownTopicError where there is no such one."""
         check_topic_name(topic)
         until = asyncio.get_running_loop().time() + _TOPIC_WAIT
         while True:
@@ -287,10 +300,10 @@ class RdkafkaProducer:
             if topic in counts:
                 self._known[topic] = counts[topic]
                 if partition >= counts[topic]:
-                    raise ConfigurationError(f"topic {topic!r} has no partition {partition}; it has {counts[topic]}")
+                    raise UnknownTopicError(f"topic {topic!r} has no partition {partition}; it has {counts[topic]}")
                 return
             if asyncio.get_running_loop().time() > until:
-                raise ConfigurationError(f"topic {topic!r} does not exist; topics are created before use")
+                raise UnknownTopicError(f"topic {topic!r} does not exist; topics are created before use")
             await asyncio.sleep(0.25)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.events import Ticked
 from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.outcome import Outcome, OutcomeKind
@@ -107,6 +107,34 @@ async def test_a_record_that_can_never_be_sent_is_refused_and_the_rest_goes_on()
     assert [e.field for e in refused] == ["record"]
     assert producer.kept == [b"small"]
     await outbox.stop()
+
+
+async def test_what_is_for_a_topic_that_is_not_there_holds_nobody_up_and_is_written_once_it_is() -> None:
+    """An app's topics were deleted while a stage had read a query of it."""
+    broker = connect("memory://")
+    await broker.admin().create_topics([TopicSpec(name="there")])
+    producer = broker.producer()
+    await producer.start()
+    outbox = Outbox(producer)
+    await outbox.start()
+    done: list[str] = []
+    for name, topic in (("a", "gone"), ("b", "there"), ("c", "late"), ("d", "gone"), ("e", "late"), ("f", "there")):
+        outbox.post(topic, name.encode(), done=lambda name=name: done.append(name))
+    await asyncio.sleep(1.0)
+    assert (done, outbox.unacknowledged) == (["b", "f"], 4)
+    await broker.admin().create_topics([TopicSpec(name="late")])
+    await asyncio.sleep(5.0)
+    assert (done, outbox.unacknowledged) == (["b", "f", "c", "e"], 2)
+    outbox.post("gone", b"g")
+    outbox.post("there", b"h", done=lambda: done.append("h"))
+    outbox.post("late", b"i", done=lambda: done.append("i"))
+    await asyncio.sleep(1.0)
+    assert (done[4:], outbox.unacknowledged) == (["h", "i"], 3)
+    await outbox.stop(within=1.0)
+    log = broker.consumer(partitions=[TopicPartition("late", 0)], start_at="beginning")
+    await log.start()
+    assert [r.value for r in await log.get_many(wait=0.1)] == [b"c", b"e", b"i"]
+    await broker.close()
 
 
 class ForgetfulProducer(FlakyProducer):
@@ -235,14 +263,18 @@ async def test_after_abandoning_nothing_more_is_committed() -> None:
 
 
 class OneStage:
-    def __init__(self, name: str, fails: bool = False) -> None:
+    def __init__(self, name: str, fails: bool = False, lasts: float | None = None) -> None:
         self.name = name
         self.fails = fails
+        self.lasts = lasts
         self.stopped = False
 
     async def run(self, stop: asyncio.Event) -> None:
         if self.fails:
             raise RuntimeError("broken")
+        if self.lasts is not None:
+            await asyncio.sleep(self.lasts)
+            return
         await stop.wait()
         self.stopped = True
 
@@ -251,6 +283,22 @@ async def test_one_stage_that_fails_stops_the_others_and_is_told() -> None:
     good = OneStage("good")
     with pytest.raises(RuntimeError, match="broken"):
         await run_stages([good, OneStage("bad", fails=True)], asyncio.Event())
+    assert good.stopped
+
+
+async def test_one_stage_that_ends_by_itself_stops_the_others_and_is_told() -> None:
+    """Whoever looks after the process starts it again by its exit code."""
+    good = OneStage("good")
+    with pytest.raises(SluiceError, match="stage short ended"):
+        await run_stages([good, OneStage("short", lasts=0.5)], asyncio.Event())
+    assert good.stopped
+
+
+async def test_a_stage_that_ends_when_all_are_stopped_has_not_failed() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.5, stop.set)
+    good = OneStage("good")
+    await run_stages([good, OneStage("short", lasts=0.5)], stop)
     assert good.stopped
 
 
