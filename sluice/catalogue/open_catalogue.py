@@ -8,11 +8,11 @@ are, registered or of the demo, or both; where none is asked for, what was regis
 from collections.abc import Sequence
 from pathlib import Path
 
-from sluicegate.domain.errors import ConfigurationError, SluiceError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError, SluiceError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, read_model, save_model
 from sluicegate.profiles.catalogue.registered_apps import Registered, merged
-from sluicegate.profiles.demo.build_models import DEFAULT
+from sluicegate.profiles.demo.build_models import DEFAULT, FAMILIES, HEAVY
 from sluicegate.sluice.console import err
 from sluicegate.sluice.settings.settings import Settings
 
@@ -36,7 +36,7 @@ def known_catalogue(settings: Settings) -> Catalogue | None:
 def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catalogue, Path]:
     """The catalogue and the folder of its models. The demo's is built and profiled on this machine where absent.
 
-    ``asked``: apps that the command is about, where the settings name none.
+    ``asked``: apps that the command is about, where the settings name none. Raises InvalidInputError for unknown ones.
     """
     if settings.catalogue is not None:
         return load_catalogue(settings.catalogue), settings.catalogue
@@ -45,7 +45,14 @@ def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catal
     names = wanted_apps(settings, asked, mine)
     if mine is not None and mine.apps and set(names) <= set(mine.apps):
         return mine, registered.folder
-    demo, folder = _demo(settings, tuple(name for name in names if mine is None or name not in mine.apps))
+    own = tuple(mine.apps) if mine is not None else ()
+    strange = tuple(name for name in names if name not in own)
+    for name in strange:
+        if name not in FAMILIES and name not in HEAVY:  # before anything is built for it
+            raise InvalidInputError(
+                "apps" if settings.apps else "--app", f"{name!r:.80} is not one of {', '.join((*own, *DEFAULT))}"
+            )
+    demo, folder = _demo(settings, strange)
     if mine is None or not set(names) & set(mine.apps):
         return demo, folder
     try:

@@ -8,11 +8,12 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.events import PlanAcknowledged
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.executors.demo_catalogue import demo_folder
 from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.sluice.catalogue import run_folders
-from sluicegate.sluice.catalogue.open_catalogue import wanted_apps
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue, wanted_apps
 from sluicegate.sluice.catalogue.run_folders import awaited_url
 from sluicegate.sluice.registration import publish_registration, registry_topic
 from sluicegate.sluice.registration.publish_registration import await_loaded
@@ -22,6 +23,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 from tests.harness import toy_catalogue
+from tests.models.text_models import write_words
 
 
 def test_the_demos_apps_are_served_as_somebody_has_said_and_else_while_nothing_is_registered(
@@ -43,6 +45,17 @@ def test_the_demos_apps_are_served_as_somebody_has_said_and_else_while_nothing_i
     assert wanted_apps(settings, (), mine) == ("mine",)
     with pytest.raises(ConfigurationError, match="demo-apps on"):
         wanted_apps(settings, (), None)
+
+
+@pytest.mark.parametrize(("said", "asked", "field"), [((), ("wrods",), "--app"), (("words", "wrods"), (), "apps")])
+def test_an_app_that_nobody_has_is_refused_before_the_demos_models_are_made(
+    said: tuple[str, ...], asked: tuple[str, ...], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    write_words(tmp_path / "registered")
+    with pytest.raises(InvalidInputError, match=f"^{field}: 'wrods' is not one of words, digits, signals$"):
+        open_catalogue(Settings(apps=said), asked)
+    assert not demo_folder(tmp_path).exists()
 
 
 async def test_an_app_that_is_not_served_is_refused_with_those_that_are_and_the_remedy() -> None:
