@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.query import QueryKey
 from sluicegate.streams.ports import Broker, Record, TopicPartition, Unreadable
 from sluicegate.streams.records import codec
@@ -9,11 +10,14 @@ from sluicegate.streams.topics import Topics
 
 
 async def result_topics(broker: Broker, topics: Topics, apps: Sequence[str] = ()) -> list[TopicPartition]:
-    """Partitions of the result topics that exist, of ``apps`` only where named."""
-    names = [n for n in await broker.admin().topics() if topics.is_results(n)]
-    if apps:
-        names = [n for n in names if topics.app_of(n) in apps]
-    counts = await broker.admin().partitions(sorted(names))
+    """Partitions of the result topics that exist, of ``apps`` only where named. Raises InvalidInputError where one of
+    these has none."""
+    names = {topics.app_of(n): n for n in await broker.admin().topics() if topics.is_results(n)}
+    for app in apps:
+        if app not in names:
+            there = ", ".join(sorted(filter(None, names))) or "none"
+            raise InvalidInputError("--app", f"{app!r:.80} has no results there; apps that have: {there}")
+    counts = await broker.admin().partitions(sorted(n for app, n in names.items() if not apps or app in apps))
     return [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
 
 

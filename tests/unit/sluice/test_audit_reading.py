@@ -186,6 +186,8 @@ async def test_results_are_read_to_their_end_at_the_start_or_followed(broker: Br
     partitions = await result_topics(broker, TOPICS, ["words"])
     assert partitions == [TopicPartition(TOPICS.results("words"), number) for number in (0, 1)]
     assert len(await result_topics(broker, TOPICS)) == 4
+    with pytest.raises(InvalidInputError, match="--app: 'wrods' has no results there; apps that have: cats, words"):
+        await result_topics(broker, TOPICS, ["words", "wrods"])
     for number in range(3):
         await put(broker, TOPICS.results("words"), number % 2, ended(ASKED[2 + number % 2]), NOW + number)
     seen = []
