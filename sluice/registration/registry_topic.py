@@ -94,7 +94,9 @@ async def await_served(
         there: Mapping[str, bytes] = {}
         try:
             if topics.registry in await broker.admin().topics():  # which the planner makes
-                there, _ = await _records(broker, topics)
+                there, end = await _records(broker, topics)
+                if end and not there:  # all that it has said is withdrawn: its last app is retired
+                    missing = f"no app is served on {broker.url}: register one, or `sluice demo-apps on`"
         except UnreachableError:
             raise
         except SluiceError:

@@ -10,6 +10,7 @@ from sluicegate.domain.events import PlanAcknowledged
 from sluicegate.domain.plan import Epoch, Placement, Plan
 from sluicegate.executors.demo_catalogue import demo_folder
 from sluicegate.planner.control.questions import STANDS_IN
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import DEFAULT
 from sluicegate.sluice.catalogue import run_folders
@@ -96,6 +97,9 @@ async def test_a_system_that_has_said_nothing_yet_is_waited_for_and_soon_it_is_s
         await registry_topic.await_served(broker, topics, ["digits"], within=10.0, say=said.append)
     with pytest.raises(InvalidInputError, match="sluice up planner"):
         await registry_topic.await_served(broker, Topics("other"), ["mine"], within=0.5, say=said.append)
+    await publish_catalogue(broker, producer, topics, Catalogue.of((), (), ()))
+    with pytest.raises(InvalidInputError, match="no app is served on memory://: register one"):
+        await registry_topic.await_served(broker, topics, ["mine"], within=0.5, say=said.append)
     await producer.stop()
     await broker.close()
 
