@@ -36,6 +36,8 @@ class AskedProcess:
         self._ready = False
         self._has_begun = False
         """Whether the process that there is, or was last, could be asked."""
+        self._given_up = False
+        """Whether it was ended because whoever asked did not want to know any more."""
         self._awaited: asyncio.Future[None] | None = None
         self._turn = asyncio.Lock()
 
@@ -72,6 +74,7 @@ class AskedProcess:
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 return await process.stdout.readexactly(length)
             except asyncio.CancelledError:
+                self._given_up = True
                 self.kill()
                 raise
             except (OSError, EOFError) as error:
@@ -95,12 +98,13 @@ class AskedProcess:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            self._has_begun = False
+            self._has_begun = self._given_up = False
             try:
                 why = await self._one()
             except OSError as error:
                 why = f"cannot be started ({error})"
-            self._on_end(why)
+            if not self._given_up:
+                self._on_end(why)
             if not self._has_begun and self._awaited is not None and not self._awaited.done():
                 self._awaited.set_exception(SluiceError(f"{self._module}: the process {why}, and could not be asked"))
             await asyncio.sleep(max(0.0, began + _LIVES - loop.time()))

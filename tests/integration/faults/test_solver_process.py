@@ -168,7 +168,7 @@ async def test_a_question_behind_one_that_hangs_is_answered_by_another_process(t
 
 
 async def test_closing_ends_a_process_that_hangs_and_cancelling_starts_another(tmp_path: Path, slow: Waits) -> None:
-    async with apart("waits") as (solver, _):
+    async with apart("waits") as (solver, said):
         pid = await there(solver)
         (tmp_path / "hangs").touch()
         solving = asyncio.create_task(solver.solve(problem()))
@@ -176,6 +176,7 @@ async def test_closing_ends_a_process_that_hangs_and_cancelling_starts_another(t
         solving.cancel()
         await asyncio.gather(solving, return_exceptions=True)
         second = await there(solver, pid)
+        assert not said
         solving = asyncio.create_task(solver.solve(problem()))
         await asked(slow, 3)
         solving.cancel()
