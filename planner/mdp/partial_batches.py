@@ -18,7 +18,7 @@ from sluicegate.planner.mdp.mdp_model import Array
 @dataclass(frozen=True)
 class Partial:
     """Transitions of batches smaller than the queue. ``heads``: (n, b) -> (J, J) slack bin of the new head. ``come``:
-    tau -> (N, J, N + 1) queries that come.
+    tau -> (N, J, most + 2) queries that come, the last entry any number more: the queue is full then.
 
     ``bin_after``: tau -> (J,) slack bin of a head that waited tau more.
     """
@@ -35,8 +35,8 @@ class Partial:
         later = values[:, bins]
         result = np.zeros_like(values)
         for more in range(come.shape[2]):
-            stay = max(n - more, 0)
-            result[:stay] += come[:stay, :, more] * later[more:]
+            stay = self._room(n, more, come)
+            result[:stay] += come[:stay, :, more] * later[n - stay :]
             result[stay:] += come[stay:, :, more] * values[n - 1, 0]
         return result
 
@@ -47,11 +47,16 @@ class Partial:
         n = mass.shape[0]
         result = np.zeros_like(mass)
         for more in range(come.shape[2]):
-            stay = max(n - more, 0)
+            stay = self._room(n, more, come)
             moved = come[:, :, more] * mass
             result[n - stay :, bins[starts]] += np.add.reduceat(moved[:stay], starts, axis=1)
             result[n - 1, 0] += float(moved[stay:].sum())
         return result
+
+    @staticmethod
+    def _room(n: int, more: int, come: Array) -> int:
+        """The longest queue to which ``more`` can come where n fill it."""
+        return max(n - more, 0) if more < come.shape[2] - 1 else 0
 
 
 def build_partial(kernel: Kernel, pairs: set[tuple[int, int]], taus: set[int]) -> Partial:
@@ -71,7 +76,7 @@ def _arrivals_while(kernel: Kernel, tau: int, within: Array) -> Array:
     """(N, J, most + 2): P(n' queries come in tau | state), the last entry holding all the rest."""
     n, bins = kernel.levels, kernel.bins
     if kernel.taus[tau] == 0.0:
-        return np.ones((n, bins, 1))
+        return np.broadcast_to([1.0, 0.0], (n, bins, 2))
     some = np.clip(kernel.density @ within, 0.0, 1.0)
     most = int(np.flatnonzero(some.max(axis=(0, 1)) > 1e-15).max(initial=-1)) + 1
     come = np.zeros((n, bins, most + 2))

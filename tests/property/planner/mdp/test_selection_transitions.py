@@ -75,6 +75,32 @@ def test_what_is_left_behind_and_what_comes_meanwhile_is_that_of_arrivals_withou
             assert np.abs(younger - exact).max() < 1e-3, (n, b, j)
 
 
+@pytest.mark.parametrize("per_worker", [150.0, 600.0])
+def test_a_queue_is_full_after_more_than_it_holds_have_come_also_where_queries_were_left_behind(
+    per_worker: float,
+) -> None:
+    """Arrivals so regular that all of them come while a batch of one or five runs, and none of the lengths in between
+    is as likely as a rounding error."""
+    model = SelectionModel(
+        variants=candidates(23.7, 61.3), slo=SLO, workers=400, qps=400 * per_worker, grid=20, queue=6,
+        batching="variable",
+    )  # fmt: skip
+    chain = build_chain(model)
+    assert chain.partial is not None
+    options = chain.options_at(5)
+    values = np.random.default_rng(2).random(chain.shape)
+    tried = 0
+    for option in np.flatnonzero(options.batch < 6):
+        seconds, left = chain.kernel.taus[options.tau[option]], 6 - options.batch[option]
+        if left + seconds * per_worker < 8.5:
+            continue
+        tried += 1
+        found = rows(chain, 5, int(option))[10]
+        assert found[5, 0] == pytest.approx(1.0, abs=1e-9), (left, seconds)
+        assert chain.expected(values)[5, option, 10] == pytest.approx(values[5, 0], abs=1e-9)
+    assert tried >= 4
+
+
 questions = st.builds(
     dict[str, Any],
     workers=st.integers(1, 40),
