@@ -15,6 +15,8 @@ from sluicegate.planner.mdp.mdp_model import Array, SelectionModel
 
 _TINY = 1e-280
 _SERIES_TERMS = 400
+_MOST_STAGES = 4000
+"""Gaps of more stages vary by less than 1.6 %: counting them all takes long, and changes nothing."""
 _IDLE = 1e-9  # queries within a deadline that stand for none: keeps the algebra of zero load finite
 
 
@@ -44,9 +46,9 @@ class WorkerArrivals:
         """Seconds over which densities of arrivals vary: one standard deviation of a gap, at most a mean gap."""
         return min(math.sqrt(self.shape), self.shape) / self.stage_rate
 
-    def longest_gap(self) -> float:
-        """Seconds that no gap exceeds but with probability 1e-16."""
-        a = self.shape
+    def longest_gap(self, queries: int = 1) -> float:
+        """Seconds that no gap, no sum of so many, exceeds but with probability 1e-16."""
+        a = queries * self.shape
         return (a + 9.0 * math.sqrt(a) + 40.0) / self.stage_rate
 
     def counts(self, levels: Array, age: Array) -> Array:
@@ -135,8 +137,8 @@ def worker_arrivals(model: SelectionModel) -> WorkerArrivals:
         return WorkerArrivals(1.0 / variation, rate / variation)
     if model.dispatch == "weighted":
         assert model.share is not None  # the model was validated
-        every = min(max(1, round(1.0 / model.share)), 4 * 1000)
-        stages = shape * every
+        every = min(max(1, round(1.0 / model.share)), _MOST_STAGES)
+        stages = min(shape * every, _MOST_STAGES)
         return WorkerArrivals(stages, stages * qps * model.share, model.share * every - 1.0)
-    stages = shape * model.workers
+    stages = min(shape * model.workers, _MOST_STAGES)
     return WorkerArrivals(stages, stages * rate)

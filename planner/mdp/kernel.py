@@ -111,7 +111,8 @@ def build_kernel(model: SelectionModel, taus: Array) -> Kernel:
     ages[-1] = 0.0
     longest = max(float(taus.max()), model.slo) if len(taus) else model.slo
     graded = not arrivals.staged and arrivals.shape < 4.0
-    v_grid, interval = cells(ages[::-1], longest, arrivals.spread, graded=graded)
+    full = arrivals.longest_gap(model.longest)
+    v_grid, interval = cells(ages[::-1], longest, arrivals.spread, full, graded=graded)
     bin_of = np.repeat(len(ages) - 2 - interval, v_grid.nodes.shape[1])
     support = arrivals.longest_gap() if not arrivals.staged else min(arrivals.longest_gap(), longest)
     s_grid = panels(arrivals.stage_rate, support, graded=graded)

@@ -28,6 +28,8 @@ MAX_WORKERS = 1000
 MAX_QUEUE = 255
 MAX_SLACK_BINS = 1000
 MAX_PHASES = 16
+MAX_ARRIVAL_SHAPE = 100.0
+MAX_VIOLATION_PRICE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,14 @@ def _check_numbers(model: SelectionModel) -> None:
     for name, value in positive.items():
         if not 0.0 < value < math.inf:
             raise InvalidInputError(name, f"{value} is not a positive number")
-    for name, value in {"qps": model.qps, "violation_price": model.violation_price}.items():
-        if not 0.0 <= value < math.inf:
-            raise InvalidInputError(name, f"{value} is not a number of at least 0")
+    if not 0.0 <= model.qps < math.inf:
+        raise InvalidInputError("qps", f"{model.qps} is not a number of at least 0")
+    if not 0.0 <= model.violation_price <= MAX_VIOLATION_PRICE:
+        raise InvalidInputError("violation_price", f"{model.violation_price} is not in 0..{MAX_VIOLATION_PRICE:g}")
     if model.arrival_shape < 0.05:
         raise InvalidInputError("arrival_shape", f"{model.arrival_shape} is too bursty to be resolved; at least 0.05")
+    if model.arrival_shape > MAX_ARRIVAL_SHAPE:
+        raise InvalidInputError("arrival_shape", f"{model.arrival_shape} is more than {MAX_ARRIVAL_SHAPE:g}")
     ranges = {"workers": (model.workers, MAX_WORKERS), "queue": (model.queue, MAX_QUEUE)}
     ranges["phases"] = (model.phases, MAX_PHASES)
     if model.grid != "model":

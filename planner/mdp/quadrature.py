@@ -20,6 +20,7 @@ PANEL_NODES = 12
 CELL_NODES = 8
 _PANEL_WIDTH = 0.75
 _CELL_WIDTH = 1.0
+_FULL_CELLS = 200
 _GRADED = 24
 
 
@@ -66,16 +67,22 @@ def panels(stage_rate: float, longest: float, *, graded: bool) -> Grid:
     return gauss(edges, PANEL_NODES)
 
 
-def cells(ages: Array, longest: float, spread: float, *, graded: bool) -> tuple[Grid, NDArray[np.int64]]:
+def cells(ages: Array, longest: float, spread: float, full: float, *, graded: bool) -> tuple[Grid, NDArray[np.int64]]:
     """Cells of the head's age v in [0, longest], none wider than ``spread`` or across an edge of ``ages``.
+
+    From ``full`` on the queue is full whatever v, so that values hardly vary: cells are no more than so many there,
+    whatever the rate of arrivals.
 
     ``ages``: ascending, from 0 to the SLO. Returns the grid and, for each cell, the interval of ``ages`` that it lies
     in (the last one also for v beyond the SLO).
     """
     top = ages[-1]
     stops = np.append(ages, longest) if longest > top * (1.0 + 1e-12) else ages
+    if full < stops[-1]:
+        stops = np.union1d(stops, full)
     widths = np.diff(stops)
-    parts = np.maximum(1, np.ceil(widths / (_CELL_WIDTH * spread))).astype(np.int64)
+    widest = np.where(stops[:-1] < full, _CELL_WIDTH * spread, max(_CELL_WIDTH * spread, longest / _FULL_CELLS))
+    parts = np.maximum(1, np.ceil(widths / widest)).astype(np.int64)
     edges = [stops[:1]]
     for low, width, n in zip(stops[:-1], widths, parts, strict=True):
         edges.append(low + width * np.arange(1, n + 1) / n)

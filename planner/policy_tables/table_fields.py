@@ -23,7 +23,7 @@ class TableFields(BaseModel):
     hop_s: NotNegative = 0.005
     margin: float = Field(default=1.03, ge=1, le=10)
     criterion: Literal["query", "decision"] = "query"
-    violation_price: NotNegative = 0.5
+    violation_price: float = Field(default=0.5, ge=0, le=1e9)
     grid: int = Field(default=100, ge=1, le=1000)
     arrival_shape: float = Field(default=1.0, ge=0.05, le=100, allow_inf_nan=False)
     batching: Literal["maximal", "variable"] = "maximal"

@@ -10,8 +10,10 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.planner.mdp import load_curve
 from sluicegate.planner.mdp.action_space import DROP, Options, enumerate_options
 from sluicegate.planner.mdp.arrival_process import WorkerArrivals, worker_arrivals
+from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.mdp.load_curve import Piece, Promise, pieces, promises
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, non_decreasing, pareto_front
+from sluicegate.planner.mdp.operators import build_chain
 from sluicegate.planner.policy_tables.fingerprint import fingerprint
 
 FAST = Candidate("fast", 0.6, (0.01, 0.03, 0.05))
@@ -61,6 +63,8 @@ def test_a_fingerprint_is_16_hexadecimal_digits_of_all_but_the_load() -> None:
         ({"dispatch": "weighted", "share": 0.8}, 1.0, 48.0, -0.2),
         ({"dispatch": "weighted", "share": 1.0 / 3500.0}, 3500.0, 60.0, 0.0),
         ({"dispatch": "weighted", "share": 1.0 / 8000.0}, 4000.0, 30.0, -0.5),
+        ({"dispatch": "weighted", "share": 1.0 / 200.0, "arrival_shape": 50.0}, 4000.0, 1200.0, 0.0),
+        ({"workers": 100, "arrival_shape": 100.0}, 4000.0, 2400.0, 0.0),
         ({"qps": 0.0}, 4.0, 1e-8, 0.0),
     ],
 )
@@ -71,6 +75,15 @@ def test_a_worker_sees_its_part_of_the_arrivals_as_they_are_dealt(
     assert (found.shape, found.stage_rate) == (pytest.approx(shape), pytest.approx(stage_rate))
     assert found.share_error == pytest.approx(share_error)
     assert found.gap == pytest.approx(shape / stage_rate)
+
+
+@pytest.mark.parametrize("change", [{}, {"arrival_shape": 0.4}, {"workers": 50}, {"dispatch": "random"}])
+def test_a_chain_is_no_larger_for_whatever_load_is_asked_for(change: dict[str, Any]) -> None:
+    """From where the queue is full of what came on, nothing is told apart that another arrival would change."""
+    high, absurd = (build_chain(model(**change, qps=qps)).kernel for qps in (1e6, 1e9))
+    assert len(absurd.v_nodes) <= len(high.v_nodes) < 3000
+    assert absurd.s_nodes <= high.s_nodes
+    assert generate(model(**change, qps=1e9)).table.expected.violation == pytest.approx(1.0)
 
 
 def test_gaps_vary_by_their_standard_deviation_but_by_no_more_than_a_mean_gap() -> None:

@@ -103,7 +103,7 @@ def test_how_close_tables_are_and_what_they_tolerate_has_bounds() -> None:
     [
         ("hop_s", (0.0, 9.0), (-0.001, inf)),
         ("margin", (1.0, 10.0), (0.99, 10.01)),
-        ("violation_price", (0.0, 50.0), (-0.001, inf)),
+        ("violation_price", (0.0, 50.0, 1e9), (-0.001, 1.1e9, inf)),
         ("grid", (1, 1000), (0, 1001)),
         ("arrival_shape", (0.05, 100.0), (0.049, 100.1)),
         ("phases", (1, 16), (0, 17)),

@@ -116,6 +116,8 @@ def test_library_writes_tables_by_load(question: list[str], tmp_path: Path) -> N
         (["--workers", "0"], "workers"),
         (["--app", "letters"], "letters"),
         (["--phases", "5"], "phases"),
+        (["--arrival-shape", "1e6"], "arrival_shape"),
+        (["--price", "1e300"], "violation_price"),
     ],
 )
 def test_bad_questions_end_with_one_line(question: list[str], changed: list[str], said: str) -> None:
