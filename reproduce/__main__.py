@@ -7,8 +7,8 @@
     make reproduce FIGURE=proteus-4 ARGS=--quick
 
 Seeds and seconds have a default of each paper's own. Proteus, RAMSIS and INFaaS' 5 and 7 need the papers' data: set
-SLUICE_DATA. What the figures are is in the docstrings of reproduce/PAPER/__init__.py; their numbers, discussed, in
-docs/reference.
+SLUICE_DATA (docs/guide/scenarios.md); the others are made without. What the figures are is in the docstrings of
+reproduce/PAPER/__init__.py; their numbers, discussed, in docs/reference.
 """
 
 import argparse
@@ -35,7 +35,8 @@ _PRINTED = 40
 
 
 def main() -> int:
-    """Compute the figures asked for and write them. 2 where something that one needs is not there, or is wrong."""
+    """Compute the figures asked for and write them. 2 where something that one needs is not there, or is wrong: the
+    others are made all the same."""
     parser = argparse.ArgumentParser(
         prog="python -m reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,6 +63,7 @@ def main() -> int:
     chosen = [name for one in asked.figures for name in ALL if one in ("all", name, *_papers_of(name))]
     if unknown := [one for one in asked.figures if one != "all" and one not in ALL and one not in PAPERS]:
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(ALL)}")
+    code = 0
     for name in dict.fromkeys(chosen):
         print(name, flush=True)
         started = time.process_time()
@@ -69,7 +71,8 @@ def main() -> int:
             result = ALL[name](options)
         except SluiceError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            return 2
+            code = 2
+            continue
         path = write(name, result, asked.out, [_command(name), f"{time.process_time() - started:.0f} CPU s"])
         print(f"{name}: {path}", flush=True)
         for table in result.tables:
@@ -78,7 +81,7 @@ def main() -> int:
                 print("    " + "  ".join(f"{cell:>12}" for cell in row))
         for note in result.notes:
             print(f"  {note}")
-    return 0
+    return code
 
 
 def _papers_of(figure: str) -> list[str]:

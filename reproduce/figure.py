@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from reproduce.drawing import png, svg
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.report.page import Figure, Table, page
 
 
@@ -62,6 +64,23 @@ class Result:
 
 
 FigureMaker = Callable[[Options], Result]
+
+ARTIFACTS = {"proteus": "github.com/UMass-LIDS/Proteus", "ramsis": "github.com/dmmendo/RAMSIS"}
+"""Where the data of a paper comes from: what may not be passed on."""
+
+
+def papers_data(part: str) -> Path:
+    """A paper's data, or a file of it ("ramsis/FILE"). Raises ConfigurationError, with how to get it, if it is not
+    there."""
+    root = os.environ.get("SLUICE_DATA")
+    if root and (found := Path(root) / part).exists():
+        return found
+    paper = part.split("/")[0]
+    missing = f"{root} has no {part}" if root else "SLUICE_DATA is not set"
+    raise ConfigurationError(
+        f"{missing}; make a folder {paper} from {ARTIFACTS[paper]}, as docs/guide/scenarios.md says, and set"
+        " SLUICE_DATA to the folder that it lies in"
+    )
 
 
 def write(name: str, result: Result, folder: Path, ran: Sequence[str]) -> Path:

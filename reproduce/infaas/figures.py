@@ -1,11 +1,8 @@
 """INFaaS' figures 5 to 7 in simulation: see ``reproduce.infaas``."""
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -13,7 +10,7 @@ from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
 from reproduce.drawing import panels
-from reproduce.figure import Options, Result
+from reproduce.figure import Options, Result, papers_data
 from reproduce.infaas import sharing, worlds
 from reproduce.infaas.fluid import fixed_for, horizontal, model_less, preloaded, simulate
 from reproduce.infaas.traffic import Traffic, TrafficResult, poisson_counts
@@ -35,12 +32,8 @@ Panels = Mapping[str, Mapping[str, tuple[Sequence[float] | Sequence[str], Sequen
 
 
 def shape() -> NDArray[np.float64]:
-    """Of the Twitter trace. Ends the program where the data is not there."""
-    folder = os.environ.get("SLUICE_DATA")
-    file = Path(folder or ".") / "ramsis" / "twitter_04_25_norm.txt"
-    if not folder or not file.exists():
-        sys.exit("figures 5 and 7 need the papers' data: set SLUICE_DATA to its folder")
-    found: NDArray[np.float64] = np.loadtxt(file)[:, 1]
+    """Of the Twitter trace, which is among RAMSIS' data."""
+    found: NDArray[np.float64] = np.loadtxt(papers_data("ramsis/twitter_04_25_norm.txt"))[:, 1]
     return found
 
 
@@ -76,7 +69,10 @@ def figure_5(options: Options) -> Result:
             },
             "money an hour": {name: _line(found[0].prices) for name, found in runs.items()},
         },
-        ["The paper: less than 4 % violations, GPUs 48.9 % used. Numbers are means over three draws of the arrivals."],
+        [
+            "The paper: less than 4 % violations, GPUs 48.9 % used. Numbers are means over"
+            f" {len(runs[OURS])} draws of the arrivals."
+        ],
     )
 
 

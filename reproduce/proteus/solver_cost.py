@@ -1,13 +1,11 @@
 """Figure 10: what a plan costs to make, against devices, variants and query types; ours beside the per-device"
 " program."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bench.planning.planner import cpu, literal, more_apps, more_variants, published
-from reproduce.figure import Options, Result
+from reproduce.figure import Options, Result, papers_data
 from reproduce.proteus.plots import solver
 from sluicegate.planner.allocation.pipeline import AllocationPlanner
 from sluicegate.planner.problems.problem import Problem
@@ -24,7 +22,7 @@ LITERAL_S = 20.0
 
 def figure_10(options: Options) -> Result:
     """CPU seconds; each dimension alone, the others as in the published cluster."""
-    folder = Path(os.environ["SLUICE_DATA"])
+    folder = papers_data("proteus").parent
     base = published(folder, 40, WINDOW, SCALE)
     dimensions: dict[str, tuple[tuple[int, ...], Callable[[int], Problem]]] = {
         "devices": (DEVICES, lambda n: published(folder, n, WINDOW, SCALE)),

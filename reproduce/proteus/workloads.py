@@ -5,7 +5,6 @@ arrivals. What a static placement may be told beforehand (mean and peak of each 
 """
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from reproduce.figure import papers_data
 from sluicegate.simulator.arrivals.sampling import collect
 from sluicegate.simulator.scenario import catalogue_of, overridden, read_scenario, scenario_of
 from sluicegate.simulator.scenario.experiment import arrivals_of
@@ -42,20 +42,12 @@ class Workload:
     peak: Mapping[str, float]
 
 
-def data() -> Path:
-    """Folder of the papers' data; ends the program with one line where it is not set."""
-    folder = os.environ.get("SLUICE_DATA")
-    if not folder:
-        sys.exit("SLUICE_DATA is not set; set it to the folder that holds the papers' data")
-    return Path(folder)
-
-
 def trace(
     name: str, *, scale: float = 1.0, slo: str | None = None, seconds: float | None = None, seed: int = 0
 ) -> Workload:
     """A trace of the artifact. ``slo``: a column of its table of SLOs instead of the trace's own."""
     overrides: dict[str, Any] = {
-        "traces": {"path": str(data() / "proteus" / "traces" / name), "scale": scale},
+        "traces": {"path": str(papers_data("proteus") / "traces" / name), "scale": scale},
         "duration_s": seconds,
     }
     if slo is not None:
@@ -80,6 +72,7 @@ def flats(low: float, high: float, each_s: int, periods: int) -> list[float]:
 
 
 def _workload(name: str, overrides: Document, seed: int) -> Workload:
+    papers_data("proteus")
     document = overridden(read_scenario(SCENARIO, os.environ), overrides)
     scenario = scenario_of(document)
     times = collect(arrivals_of(scenario, catalogue_of(scenario), seed))

@@ -1,20 +1,19 @@
 """RAMSIS' figures: what is run at each place, by all systems on the same arrivals. See ``reproduce.ramsis``."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from time import process_time
 from typing import Any, Literal
 
 import numpy as np
 
-from reproduce.figure import Options, Result, TraceOptions
+from reproduce.figure import Options, Result, TraceOptions, papers_data
 from reproduce.ramsis.gains import PAPER, PLOTTED, Point, gains, good
 from reproduce.ramsis.pictures import Line, picture
 from reproduce.ramsis.selection_study import Rule, World, by_rule, by_tables
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.mdp.generate_table import generate
@@ -62,18 +61,10 @@ class Job:
     label: str = "table"
 
 
-def data() -> Path:
-    """Ends the program with one line where it is not set."""
-    folder = os.environ.get("SLUICE_DATA")
-    if not folder:
-        sys.exit("SLUICE_DATA is not set; set it to the folder that holds the papers' data")
-    return Path(folder) / "ramsis"
-
-
 def world(job: Job) -> World:
     """The catalogue of a job's task, its front interpolated to ``many`` variants where asked."""
     slo = {job.task: job.slo_ms / 1e3}
-    catalogue = load_ramsis(data(), tasks=(job.task,), table="artifact", slo=slo)
+    catalogue = load_ramsis(papers_data("ramsis"), tasks=(job.task,), table="artifact", slo=slo)
     found = World(catalogue, job.task, DEVICE_TYPE, job.slo_ms / 1e3, job.service, job.variants)
     return replace(found, catalogue=interpolated(found, job.many)) if job.many else found
 
@@ -102,7 +93,7 @@ def trace_rates(seconds: int, speed: int = 1) -> np.ndarray[Any, np.dtype[np.flo
 
     ``seconds`` of the trace, played ``speed`` times as fast.
     """
-    points = np.loadtxt(data() / "twitter_04_25_norm.txt")
+    points = np.loadtxt(papers_data("ramsis/twitter_04_25_norm.txt"))
     once = np.interp(np.arange(261), points[:, 0], points[:, 1])
     return np.resize(once, seconds)[::speed]
 
@@ -205,11 +196,11 @@ def figures(options: Options) -> dict[str, tuple[str, str, list[Job]]]:
 
 def figure(number: str, options: Options) -> Result:
     """Compute the places asked for: curves, every point, gains beside what the paper has."""
-    data()
+    papers_data("ramsis")
     title, x_label, jobs = figures(options)[number]
     asked = [job for job in jobs if wanted(job, options.trace)]
     if not asked:
-        sys.exit(f"ramsis-{number}: nothing at --panel {options.trace.panel} --at {options.trace.at}")
+        raise ConfigurationError(f"nothing at --panel {options.trace.panel} --at {options.trace.at}; leave them out")
     points = computed(number, asked, options.processes)
     header = ("panel, system", x_label, "accuracy", "violation", "expected accuracy", "expected violation", "cpu s")
     rows = [

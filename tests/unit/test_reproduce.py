@@ -36,12 +36,33 @@ def test_an_unknown_figure_is_refused_by_name(
     assert "proteus-44" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("figure", ["proteus-4", "ramsis-5"])
-def test_data_that_are_not_where_they_are_said_to_be_are_told_in_one_line(
-    figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+NEEDY = ["proteus-4", "proteus-6", "proteus-10", "ramsis-5", "infaas-5", "infaas-7"]
+
+
+@pytest.mark.parametrize("figure", NEEDY)
+@pytest.mark.parametrize("there", [None, "none"])
+def test_data_that_are_not_there_are_told_in_one_line_with_how_to_get_them(
+    figure: str, there: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "none"))
+    if there:
+        monkeypatch.setenv("SLUICE_DATA", str(tmp_path / there))
+    else:
+        monkeypatch.delenv("SLUICE_DATA", raising=False)
     monkeypatch.setattr(sys, "argv", ["reproduce", figure, "--quick", "--processes", "1", "--out", str(tmp_path)])
     assert main() == 2
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"{figure}: ") and str(tmp_path / "none") in told and "point to a copy of" in told
+    assert told.startswith(f"{figure}: ") and (str(tmp_path / "none") if there else "SLUICE_DATA is not set") in told
+    paper, artifact = ("proteus", "UMass-LIDS/Proteus") if "proteus" in figure else ("ramsis", "dmmendo/RAMSIS")
+    assert artifact in told and "docs/guide/scenarios.md" in told
+    assert (f"has no {paper}" in told) == bool(there)
+
+
+def test_figures_that_need_no_data_are_made_beside_those_that_lack_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLUICE_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["reproduce", "ramsis-7", "infaas", "--quick", "--out", str(tmp_path)])
+    assert main() == 2
+    assert {file.stem for file in tmp_path.iterdir()} == {"infaas-6"}
+    lacking = [line.split(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lacking == ["ramsis-7", "infaas-5", "infaas-5-free", "infaas-5-surface", "infaas-7"]
