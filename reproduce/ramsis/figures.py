@@ -59,6 +59,7 @@ class Job:
     late: Literal["serve", "drop"] = "serve"
     phases: int = 1
     label: str = "table"
+    seed: int = 0
 
 
 def world(job: Job) -> World:
@@ -101,7 +102,7 @@ def trace_rates(seconds: int, speed: int = 1) -> np.ndarray[Any, np.dtype[np.flo
 def compute(job: Job) -> list[Point]:
     """All systems on the same arrivals."""
     w = world(job)
-    rng = np.random.default_rng([job.workers, int(job.qps), job.slo_ms])
+    rng = np.random.default_rng([job.workers, int(job.qps), job.slo_ms, job.seed])
     rates = trace_rates(job.seconds, job.speed) if job.kind == "trace" else np.full(job.seconds, job.qps)
     arrivals = poisson(rates, 1.0, rng)
     panel = f"{job.task}, {job.slo_ms} ms"
@@ -163,8 +164,8 @@ def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) 
 def figures(options: Options) -> dict[str, tuple[str, str, list[Job]]]:
     """Number -> title, label of x, jobs."""
     quick, speed, phases = options.quick, max(1, options.trace.speed), options.trace.phases
-    trace_s = 60 if quick else 300
-    load_s = 10 if quick else 30
+    trace_s = int(options.seconds or (60 if quick else 300))
+    load_s = int(options.seconds or (10 if quick else 30))
     ks = (40, 60, 80) if quick else tuple(range(20, 101, 10))
     loads = (800, 2000, 3200) if quick else tuple(range(400, 4001, 400))
     slos = {task: (found[:1] if quick else found) for task, found in SLOS_MS.items()}
@@ -198,7 +199,7 @@ def figure(number: str, options: Options) -> Result:
     """Compute the places asked for: curves, every point, gains beside what the paper has."""
     papers_data("ramsis")
     title, x_label, jobs = figures(options)[number]
-    asked = [job for job in jobs if wanted(job, options.trace)]
+    asked = [replace(job, seed=options.seed) for job in jobs if wanted(job, options.trace)]
     if not asked:
         raise ConfigurationError(f"nothing at --panel {options.trace.panel} --at {options.trace.at}; leave them out")
     points = computed(number, asked, options.processes)

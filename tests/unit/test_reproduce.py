@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from reproduce.__main__ import ALL, PAPERS, main
+from reproduce.figure import Options, TraceOptions
+from reproduce.ramsis import figures as ramsis
+from reproduce.spread_drop.figures import COUNTED, figure_3, said_6
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:
@@ -66,3 +69,36 @@ def test_figures_that_need_no_data_are_made_beside_those_that_lack_it(
     assert {file.stem for file in tmp_path.iterdir()} == {"infaas-6"}
     lacking = [line.split(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert lacking == ["ramsis-7", "infaas-5", "infaas-5-free", "infaas-5-surface", "infaas-7"]
+
+
+def test_what_a_figure_says_of_its_numbers_is_counted_from_them() -> None:
+    (spread, _) = figure_3(Options(seeds=2, quick=True)).notes
+    assert "in 8 of 8 runs" in spread
+    gamma = [
+        {"load": 0.5, "early-drop": 0.01, "aimd": 0.02, "deadline": 0.02, COUNTED: 0.0},
+        {"load": 0.9, "early-drop": 0.09, "aimd": 0.12, "deadline": 0.03, COUNTED: 0.0},
+    ]
+    _, by_slo, counted, _ = said_6(gamma)
+    assert "50 %: early drop 0.5x, AIMD 1.0x; 90 %: early drop 3.0x, AIMD 4.0x" in by_slo
+    assert "fewer at 1 of 2 loads" in by_slo
+    assert counted.endswith("none to compare with, in so short runs.")
+    gamma[1][COUNTED] = 0.03
+    assert said_6(gamma)[2].endswith("): 90 %: early drop 3.0x, AIMD 4.0x.")
+
+
+def test_a_seed_draws_other_arrivals_for_selection_tables_too(
+    sluice_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(sluice_data))
+    place = TraceOptions(panel="image, 150", at=(2000.0,))
+    jobs: list[ramsis.Job] = []
+
+    def here(number: str, asked: list[ramsis.Job], processes: int) -> list[ramsis.Point]:
+        del number, processes
+        jobs.extend(asked)
+        return ramsis.compute(asked[0])
+
+    monkeypatch.setattr(ramsis, "computed", here)
+    first, again, other = (ramsis.figure("7", Options(seed=s, seconds=1.0, trace=place)).rows for s in (0, 0, 3))
+    assert {(job.seed, job.seconds) for job in jobs} == {(0, 1), (3, 1)}
+    assert [r["accuracy"] for r in first] == [r["accuracy"] for r in again] != [r["accuracy"] for r in other]
