@@ -65,6 +65,18 @@ class WorkerArrivals:
         counts: Array = np.maximum(np.where(reached[:-1] < 0.5, below, above), 0.0)
         return counts
 
+    def beyond(self, most: int, age: Array) -> Array:
+        """Mean number of queries above k = 1..``most`` | a query came ``age`` ago, itself counted: (most, len(age))."""
+        x = self.stage_rate * age
+        full = self.stage_rate * self.longest_gap(most)
+        counted = math.ceil((full + 9.0 * math.sqrt(full) + 40.0) / self.shape)
+        later = np.arange(1, counted + 1, dtype=np.float64)[:, None] * self.shape
+        with np.errstate(under="ignore"):
+            reached = gammainc(later, np.minimum(x, full)[None, :])
+        above = np.cumsum(reached[::-1], axis=0)[::-1][:most]
+        above += np.maximum(x - full, 0.0) / self.shape
+        return np.asarray(above, dtype=np.float64)
+
     def next_density(self, first: int, last: int, age: Array, seconds: Array) -> Array:
         """Density of the next query ``seconds`` from now: shape (len(age), len(seconds)), for an integer shape.
 

@@ -28,11 +28,12 @@ def expectations(chain: Chain, solution: Solution) -> Expectations:
     mean_batch = served / float(pi.sum())
     busy = float((pi * seconds).sum()) / float(pi.sum())
     rate = chain.arrivals_per_second
+    lost = chain.never_queued(choice, pi)
     return Expectations(
         accuracy=min(_accuracy(on_time, accuracy, served), float(accuracy.max())),
-        violation=max(0.0, float((weight * (1.0 - met)).sum()) / served),
+        violation=max(0.0, (float((weight * (1.0 - met)).sum()) + lost) / (served + lost)),
         mean_batch=mean_batch,
-        utilisation=min(1.0, busy * rate / mean_batch),
+        utilisation=min(1.0, busy * rate / (mean_batch + lost / float(pi.sum()))),
         accuracy_spread=_spread(accuracy * met, weight, worst_low=True),
         batch_spread=_spread(batch, weight, worst_low=False),
         response_spread=_spread(ages[None, :] + seconds, weight, worst_low=False),

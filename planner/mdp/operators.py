@@ -34,7 +34,10 @@ class Whole:
 @dataclass(frozen=True)
 class Chain:
     """The decision process as operators. ``options``: one a queue length. ``rest``: of each length, indices of the
-    options that are not of ``whole``."""
+    options that are not of ``whole``. ``lost``: (Q, O, J), mean number of queries that come while an option runs and
+    find the queue full, where late queries are dropped; where they are served a full queue is N late ones, as
+    published.
+    """
 
     model: SelectionModel
     kernel: Kernel
@@ -42,6 +45,7 @@ class Chain:
     whole: Whole
     rest: tuple[Index, ...]
     partial: Partial | None
+    lost: Array | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,6 +80,12 @@ class Chain:
             for o in self.rest[n - 1]:
                 expected[level, o] = self._left(n, int(options.batch[o]), waited.get(int(options.tau[o])), values)
         return expected
+
+    def never_queued(self, choice: Index, distribution: Array) -> float:
+        """Queries that are lost a decision, of a distribution over states."""
+        if self.lost is None:
+            return 0.0
+        return float(np.vdot(distribution, np.take_along_axis(self.lost, choice[:, None, :], axis=1)[:, 0]))
 
     def _left(self, n: int, batch: int, waited: Array | None, values: Array) -> Array:
         """(J,): value once ``batch`` of n queries have gone; a drop that empties the queue awaits the next arrival."""
@@ -132,7 +142,26 @@ def build_chain(model: SelectionModel) -> Chain:
         pairs.update((n, int(b)) for b in o.batch[leaves])
         waits.update(int(t) for t in o.tau[leaves])
     partial = build_partial(kernel, pairs, waits) if pairs else None
-    return Chain(model, kernel, options, _whole(kernel, options, whole), tuple(rest), partial)
+    lost = _lost(kernel, options, partial) if model.late == "drop" else None
+    return Chain(model, kernel, options, _whole(kernel, options, whole), tuple(rest), partial, lost)
+
+
+def _lost(kernel: Kernel, options: tuple[Options, ...], partial: Partial | None) -> Array:
+    """See ``Chain``; without phases, which are not told apart where queries are dropped."""
+    n, bins = kernel.levels, kernel.bins
+    beyond = kernel.arrivals.beyond(n, kernel.v_nodes)
+    during = np.reshape(kernel.matrix @ beyond.T, (len(kernel.taus), kernel.s_nodes, n))
+    lost = np.zeros((n, max(map(len, options)), bins))
+    for queued, own in enumerate(options, 1):
+        for o, (batch, tau) in enumerate(zip(own.batch, own.tau, strict=True)):
+            left = queued - int(batch)
+            if left == 0:
+                lost[queued - 1, o] = kernel.density[queued - 1] @ during[tau, :, n - 1]
+            elif kernel.taus[tau] > 0.0:
+                assert partial is not None  # options that leave queries behind build it
+                waited = kernel.density[left - 1] @ during[tau, :, n - left - 1]
+                lost[queued - 1, o] = partial.heads[queued, int(batch)] @ waited
+    return lost
 
 
 def _whole(kernel: Kernel, options: tuple[Options, ...], found: list[Index]) -> Whole:

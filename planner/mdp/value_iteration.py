@@ -73,7 +73,11 @@ def _rewards(chain: Chain, ratio: float) -> Array:
         if chain.model.criterion == "query":
             met = o.batch[None, :] * (met - price * ~o.satisfied - ratio)
         own[: len(o)] = np.where(o.valid, met, -np.inf).T
-    return rewards[chain.kernel.queued - 1]
+    rewards = rewards[chain.kernel.queued - 1]
+    # Without it a queue that overflows would be rid of its queries at no cost.
+    if chain.lost is not None and chain.model.criterion == "query":
+        rewards -= (price + ratio) * chain.lost
+    return rewards
 
 
 def _iterate(chain: Chain, rewards: Array, v: Array, accuracy: float = _SPAN) -> tuple[Index, Array, int, float]:
@@ -121,4 +125,5 @@ def _ratio_of(chain: Chain, choice: Index, pi: Array) -> float:
         reward = o.accuracy[choice[level]] * met - chain.model.violation_price * ~met
         gained += float(p @ (batch * reward))
         served += float(p @ batch)
-    return gained / served
+    lost = chain.never_queued(choice, pi)
+    return (gained - chain.model.violation_price * lost) / (served + lost)

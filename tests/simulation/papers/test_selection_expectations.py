@@ -10,7 +10,7 @@ import pytest
 from reproduce.ramsis.round_robin_workers import Tally, serve_by_workers
 from sluicegate.domain.events import Hosted
 from sluicegate.domain.models.profile import LatencyCurve
-from sluicegate.domain.table import SelectionTable
+from sluicegate.domain.table import DROP, SelectionTable
 from sluicegate.planner.mdp.generate_table import generate
 from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, pareto_front
 from sluicegate.planner.mdp.table_sizing import fewest_workers
@@ -62,6 +62,9 @@ def to_the_letter(table: SelectionTable, shape: float, seed: int, *, random: boo
             while seen < len(mine) and mine[seen] <= now:
                 seen += 1
             code, batch = table.lookup(seen - head, mine[head] + SLO - now)
+            if code == DROP:
+                tally.queries, head = tally.queries + 1, head + 1
+                continue
             variant = table.variants[code]
             now += SECONDS[variant][batch - 1]
             if now <= mine[head] + SLO:  # as the model has it: a batch is as late as its head
@@ -97,6 +100,38 @@ def test_promises_hold_for_workers_that_follow_the_table_to_the_letter(
         error = float(np.std(found, ddof=1)) / 2.0 + 1e-4
         above = sign * (float(np.mean(found)) - promised)
         assert -3.5 * error <= above <= 3.5 * error + 0.006
+
+
+@pytest.mark.parametrize(
+    ("batching", "times"),
+    [("maximal", 0.8), ("maximal", 1.5), ("maximal", 10.0), ("variable", 3.0), ("variable", 12.0)],
+)
+def test_a_table_that_drops_promises_no_more_than_workers_can_answer_and_about_what_they_do(
+    batching: str, times: float
+) -> None:
+    """Also where most queries come to a queue that is full."""
+    asked = model(6, 1.0, batching=batching, late="drop", grid=60)
+    peak = peak_rate(asked)
+    table = generate(asked.at(times * peak)).table
+    expected = table.expected
+    assert (1.0 - expected.violation) * times <= 1.0
+    run = to_the_letter(table, 1.0, 3, random=False, count=int(20_000 * max(1.0, times)))
+    assert (1.0 - expected.violation) * times == pytest.approx((1.0 - run.violation) * times, abs=0.08)
+    assert expected.accuracy == pytest.approx(run.accuracy, abs=0.01)
+
+
+def test_a_worker_whose_queue_is_short_is_not_thought_to_serve_what_finds_it_full() -> None:
+    """The accurate variant takes so long that more come meanwhile than the queue holds, again and again."""
+    fast = Candidate("fast", 0.6, tuple(0.01 + 0.01 * b for b in range(1, 9)))
+    slow = Candidate("slow", 0.9, tuple(0.28 + 0.02 * b for b in range(1, 9)))
+    for batching in ("maximal", "variable"):
+        for late in ("serve", "drop"):
+            asked = SelectionModel(
+                variants=(fast, slow), slo=0.5, workers=60, qps=60 * 75.0, grid=50, batching=batching, late=late
+            )  # type: ignore[arg-type]
+            table = generate(asked).table
+            assert table.expected.accuracy == pytest.approx(0.6, abs=1e-3), (batching, late)
+            assert table.expected.violation < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Transitions: the factored kernel equals the paper's formulas written out, and is a Markov chain for any question."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -99,6 +100,24 @@ def test_a_queue_is_full_after_more_than_it_holds_have_come_also_where_queries_w
         assert found[5, 0] == pytest.approx(1.0, abs=1e-9), (left, seconds)
         assert chain.expected(values)[5, option, 10] == pytest.approx(values[5, 0], abs=1e-9)
     assert tried >= 4
+
+
+@pytest.mark.parametrize("batching", ["maximal", "variable"])
+@pytest.mark.parametrize("qps", [40.0, 150.0, 4000.0])
+def test_what_comes_to_a_full_queue_is_lost_where_late_queries_are_dropped(batching: Batching, qps: float) -> None:
+    """One worker, exponential gaps: Poisson's mean of what exceeds the places left."""
+    model = SelectionModel(
+        variants=candidates(23.7, 61.3), slo=SLO, workers=1, qps=qps, grid=20, queue=6, batching=batching, late="drop"
+    )
+    chain = build_chain(model)
+    assert chain.lost is not None
+    counts = np.arange(1500)
+    for queued, options in enumerate(chain.options, 1):
+        for option, (batch, tau) in enumerate(zip(options.batch, options.tau, strict=True)):
+            come = stats.poisson.pmf(counts, qps * chain.kernel.taus[tau])
+            mean = float(come @ np.maximum(queued - batch + counts - 6, 0))
+            assert chain.lost[queued - 1, option] == pytest.approx(mean, rel=1e-6, abs=1e-9), (queued, batch)
+    assert build_chain(replace(model, late="serve")).lost is None
 
 
 questions = st.builds(
