@@ -87,6 +87,15 @@ class SelectionModel:
         """N: the longest queue told apart, at most the largest batch that any variant can run."""
         return min(self.queue, max(len(v.latency) for v in self.variants))
 
+    @property
+    def never_in_time(self) -> str:
+        """What is wrong where no variant answers even one query within the SLO, else empty."""
+        fastest = min(self.variants, key=lambda v: v.latency[0])
+        if fastest.latency[0] <= self.slo:
+            return ""
+        took = f"{fastest.name!r} takes {1e3 * fastest.latency[0]:.4g} ms for one query"
+        return f"{1e3 * self.slo:g} ms are less than any variant takes: {took}"
+
     def at(self, qps: float) -> "SelectionModel":
         """The same question for another load."""
         return replace(self, qps=qps)

@@ -41,6 +41,8 @@ def build_library(
     Empty where even the lowest load is violated more than tolerated. ``model.qps`` is not used.
     """
     rules = rules or LibraryRules()
+    if highest is None and model.never_in_time:
+        raise InvalidInputError("slo", model.never_in_time)
     peak = peak_rate(model)
     top = highest if highest is not None else peak
     low = lowest if lowest is not None else min(_LOWEST * peak, top)

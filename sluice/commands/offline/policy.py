@@ -5,6 +5,7 @@ from time import process_time
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.domain.table import SelectionTable
@@ -90,7 +91,7 @@ def generate(
     out.print(f"states              {made.states}")
     out.print(f"cpu_s               {cpu_s:.3f}")
     out.print(f"table               {output or '(give --out to keep it)'}")
-    _show_expectations(made.table)
+    _show_expectations(made.table, model.never_in_time)
 
 
 def library(
@@ -191,7 +192,10 @@ def size(
         out.print(f"[bold]{sized.workers}[/] worker{'s' if sized.workers > 1 else ''} ({cpu_s:.1f} s CPU)")
         _show_expectations(sized.table)
     else:
-        out.print(f"[red]even {most} workers do not promise accuracy {accuracy:g} with violations {max_violation:g}[/]")
+        why = f" ({escape(model.never_in_time)})" if model.never_in_time else ""
+        out.print(
+            f"[red]even {most} workers do not promise accuracy {accuracy:g} with violations {max_violation:g}[/]{why}"
+        )
     if sized is None:
         raise typer.Exit(EXIT_FAILED)
 
@@ -218,7 +222,7 @@ def _document(table: SelectionTable, states: int, cpu_s: float | None, file: Pat
     }
 
 
-def _show_expectations(table: SelectionTable) -> None:
+def _show_expectations(table: SelectionTable, never_in_time: str = "") -> None:
     e = table.expected
     shown = Table(title="what it promises")
     for name in ("", "mean", "median", "99 %"):
@@ -231,7 +235,9 @@ def _show_expectations(table: SelectionTable) -> None:
         shown.add_row(name, *(f"{factor * x:.4g}" for x in (spread.mean, spread.median, spread.p99)))
     out.print(shown)
     out.print(f"accuracy {e.accuracy:.5f}, violation {e.violation:.3g}, utilisation {e.utilisation:.1%}")
-    if e.violation > _LOOSE:
+    if never_in_time:
+        out.print(f"[yellow]nothing is in time: {escape(never_in_time)}[/]")
+    elif e.violation > _LOOSE:
         out.print(
             f"[yellow]{table.qps:g} queries/s are more than {table.workers} such workers can hold: the bound on "
             "violations is loose here, and running workers would fall back on the fastest variant and drop early[/]"

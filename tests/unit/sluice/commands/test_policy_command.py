@@ -73,6 +73,16 @@ def test_generate_says_where_a_load_is_more_than_the_workers_can_hold(question: 
     assert "can hold" not in run("generate", *question, "--workers", "4", "--qps", "120", "--grid", "10")
 
 
+def test_an_slo_that_no_variant_meets_is_said_to_be_that(question: list[str], tmp_path: Path) -> None:
+    asked = [*question[:-1], "3", "--workers", "4", "--grid", "10"]
+    why = "3 ms are less than any variant takes: 'small' takes 4 ms for one query"
+    said = " ".join(run("generate", *asked, "--qps", "10").split())
+    assert f"nothing is in time: {why}" in said and "can hold" not in said
+    assert run("library", *asked, "--out", str(tmp_path), code=2).split() == f"error slo: {why}".split()
+    sized = [*question[:-1], "3", "--qps", "10", "--accuracy", "0.9", "--most", "2", "--grid", "10"]
+    assert why in " ".join(run("size", *sized, code=1).split())
+
+
 def test_show_draws_the_table(question: list[str], tmp_path: Path) -> None:
     file = tmp_path / "digits.table"
     run("generate", *question, "--workers", "4", "--qps", "120", "--grid", "20", "--out", str(file))
