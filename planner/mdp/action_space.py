@@ -2,7 +2,7 @@
 
 Valid where the batch ends within the slack. Where the whole queue cannot be in time there is, by ``late``: "serve", the
 fastest variant for all of it (late rather than never); "drop", the largest part of it with which the fastest variant
-has the head in time, or a drop of the head where there is none.
+has the head in time. With "drop" the head may be given up anywhere: saved by a small batch, it can cost more behind it.
 """
 
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def _build(model: SelectionModel, n: int, options: list[tuple[int, int, float]],
     if model.late == "serve":
         valid[:, fastest] = True
     else:
-        valid[:, ~served] = ~satisfied.any(axis=1)[:, None]
+        valid[:, ~served] = True
     if model.late == "drop" and model.batching == "maximal":
         whole_fits = satisfied[:, whole].any(axis=1)
         largest = np.where(satisfied, batch, 0).max(axis=1)

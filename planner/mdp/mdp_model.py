@@ -50,8 +50,9 @@ class SelectionModel:
     ``grid``: number of equal slack bins, or "model" for bins at the latencies that change what is feasible.
     ``queue``: longest queue told apart (N). ``violation_price``: accuracy given up for one violation less (c).
     ``phases``: groups of central arrivals since the worker's last one that the state tells apart; 1 for none.
-    ``late``: what is done where the whole queue cannot be in time: "serve" it late with the fastest variant, or "drop"
-    its head unless the fastest variant has at least part of the queue in time.
+    ``late``: what is done where the whole queue cannot be in time: "serve" it late with the fastest variant, or "drop":
+    as much of it as the fastest variant has in time, or its head is given up, as it also may be where that helps
+    others.
     """
 
     variants: tuple[Candidate, ...]

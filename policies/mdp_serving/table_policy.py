@@ -135,7 +135,7 @@ class TableSelection(EarlyDrop):
             phase = table.phase_of(self._turns.elsewhere(self._rate(now), now)) if table.phases > 1 else 0
             code, batch = table.lookup(self.queue.rows, head.deadline - now - self.guard, phase)
             if code == DROP:
-                self.drop_head(Reason.HOPELESS, actions)
+                self.drop_head(Reason.SHED, actions)
                 continue
             chosen = self._codes[code]
             rows = self.queue.fit(max(batch, head.rows))

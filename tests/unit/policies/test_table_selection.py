@@ -139,7 +139,7 @@ def test_a_table_may_drop_the_head_and_take_part_of_the_queue() -> None:
     arrive(chosen, "old", 0.0)
     arrive(chosen, "new", 0.05)
     actions = chosen.handle(Offered(), 0.06)
-    assert [a.query.id for a in actions if isinstance(a, Drop)] == ["old"]
+    assert [(a.query.id, a.reason) for a in actions if isinstance(a, Drop)] == [("old", Reason.SHED)], "it was not late"
     assert ran(actions) == [("small", 1)]
     chosen.handle(Finished("a", "small", 1, 0.01), 0.07)
     arrive(chosen, "one", 0.07)
