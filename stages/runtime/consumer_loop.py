@@ -172,6 +172,7 @@ class Intake:
         """Read until ``stop``, then drain and leave. ``after_start`` may seek. Raises what ended a task ``beside``."""
         consumer = self._consumer = self._make_consumer(self)
         once = self._exactly_once
+        tasks: list[asyncio.Task[None]] = []
         try:
             await consumer.start()
             if once is not None:
@@ -180,21 +181,18 @@ class Intake:
                 await after_start(consumer)
             if not self._shared:
                 self._next = {partition: await consumer.position(partition) for partition in consumer.assignment()}
-        except BaseException:
-            await stopped(consumer)
-            raise
-        self._started.set()
-        self.stepped = asyncio.get_running_loop().time()
-        writing = [asyncio.create_task(once.run(self.done, self._lost))] if once is not None else []
-        reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
-        try:
+            self._started.set()
+            self.stepped = asyncio.get_running_loop().time()
+            writing = [asyncio.create_task(once.run(self.done, self._lost))] if once is not None else []
+            reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
+            tasks = [reading, *writing]
             while await self._stands(reading):
                 consumer = await self._replaced(consumer, reading)
-                reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
+                reading = tasks[0] = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
             await self._drain()
         finally:
             self.stepped = None
-            await ended([reading, *writing])
+            await ended(tasks)
             await self._let_go()
             await self._commit(consumer)
             if once is not None:

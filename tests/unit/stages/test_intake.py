@@ -7,7 +7,7 @@ import pytest
 
 from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import Consumer, LostPartitionError, Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import BrokerError, Consumer, LostPartitionError, Record, TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.virtual
 
@@ -72,6 +72,34 @@ async def test_who_cannot_begin_leaves_the_group() -> None:
         while len(heir.assignment()) < 2:
             await heir.get_many(wait=0.1)
     await heir.stop()
+
+
+@pytest.mark.parametrize("fails", ["start", "position", "after_start"])
+async def test_who_cannot_begin_to_read_leaves_the_broker(fails: str) -> None:
+    broker, stopped = MemoryBroker(), list[str]()
+    await broker.admin().create_topics([TopicSpec(name="work")])
+
+    async def away(*_: object) -> int:
+        raise BrokerError("away")
+
+    def make(intake: Intake) -> Consumer:
+        consumer = broker.consumer(partitions=[WORK], group="worker", listener=intake)
+        stop = consumer.stop
+
+        async def stops() -> None:
+            stopped.append(fails)
+            await stop()
+
+        consumer.stop = stops  # type: ignore[method-assign]
+        if fails != "after_start":
+            setattr(consumer, fails, away)
+        return consumer
+
+    async def handle(records: Sequence[Record]) -> None: ...
+
+    with pytest.raises(BrokerError, match="away"):
+        await Intake(make).run(handle, asyncio.Event(), after_start=away if fails == "after_start" else None)
+    assert stopped == [fails]
 
 
 async def test_a_commit_that_takes_long_is_not_overtaken_by_the_next() -> None:
