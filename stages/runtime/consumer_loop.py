@@ -187,7 +187,7 @@ class Intake:
             reading = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
             tasks = [reading, *writing]
             while await self._stands(reading):
-                consumer = await self._replaced(consumer, reading)
+                consumer = await self._replaced(consumer, reading, stop)
                 reading = tasks[0] = asyncio.create_task(self._read(consumer, handle, stop, (*writing, *beside)))
             await self._drain()
         finally:
@@ -239,8 +239,8 @@ class Intake:
             return False
         return True
 
-    async def _replaced(self, gone: Consumer, reading: "asyncio.Task[None]") -> Consumer:
-        """Another client, in the place of ``gone``, which gives no answer."""
+    async def _replaced(self, gone: Consumer, reading: "asyncio.Task[None]", stop: asyncio.Event) -> Consumer:
+        """Another client, in the place of ``gone``, which gives no answer. After ``stop`` one is tried: it commits."""
         log.warning("a client that reads %s gives no answer; another reads on", _topics(gone.assignment()))
         self._started.clear()
         self._consumer = None  # what is still heard of it counts for nothing
@@ -257,8 +257,11 @@ class Intake:
                 for partition, offset in self._next.items():
                     await consumer.seek(partition, offset)
             except Exception as error:  # a broker that has gone away meanwhile, whatever a client raises
-                log.warning("no other client reads on yet (%s); trying again", error)
                 await stopped(consumer)
+                if stop.is_set():
+                    log.warning("no other client reads on (%s): what is not committed is read again later", error)
+                    return consumer
+                log.warning("no other client reads on yet (%s); trying again", error)
                 await asyncio.sleep(self._rest)
             else:
                 break

@@ -16,7 +16,8 @@ PARTITIONS = [TopicPartition("work", 0), TopicPartition("work", 1)]
 
 
 class Reading:
-    """An intake whose clients stand from ``stand`` on. ``hold``: what is handled is not done yet."""
+    """An intake whose clients stand from ``stand`` on. ``hold``: what is handled is not done yet. ``away``: no other
+    client can be started."""
 
     def __init__(self, broker: MemoryBroker, *, grouped: bool, **options: Any) -> None:
         self.broker = broker
@@ -25,7 +26,7 @@ class Reading:
         self.standing: set[Consumer] = set()
         self.stops_too = False
         self.held: list[Record] = []
-        self.hold = False
+        self.hold = self.away = False
         self.seen: list[bytes | None] = []
         self.at: dict[bytes | None, float] = {}
         self.stop = asyncio.Event()
@@ -60,6 +61,11 @@ class Reading:
                 await asyncio.Event().wait()
             await commit(offsets)
 
+        async def refused() -> None:
+            raise BrokerError("away")
+
+        if self.away:
+            consumer.start = refused  # type: ignore[method-assign]
         consumer.get_many, consumer.stop, consumer.commit = reads, stops, commits  # type: ignore[method-assign]
         self.clients.append(consumer)
         return consumer
@@ -184,6 +190,18 @@ async def test_while_the_broker_answers_nobody_no_other_client_is_made(broker: M
     assert len(reading.clients) == 2
     reading.stop.set()
     await reading.task
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_one_that_is_to_stop_looks_for_no_other_client_for_ever(broker: MemoryBroker, grouped: bool) -> None:
+    reading = Reading(broker, grouped=grouped)
+    await ask(broker, b"a")
+    await until(lambda: len(reading.seen) == 1)
+    reading.away = True
+    await reading.stand()
+    await until(lambda: len(reading.clients) >= 4)
+    reading.stop.set()
+    await asyncio.wait_for(reading.task, 2.0)
 
 
 async def test_one_that_stands_too_is_replaced_as_well(broker: MemoryBroker) -> None:
