@@ -30,6 +30,7 @@ from sluicegate.streams.ports import (
     Record,
     TopicPartition,
     Transactions,
+    UnreachableError,
 )
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class ExactlyOnce:
         while True:
             try:
                 return await step()
-            except BrokerError as error:
+            except (BrokerError, UnreachableError) as error:
                 if asyncio.get_running_loop().time() >= patient_until:
                     raise
                 log.warning("%s; trying again", error)

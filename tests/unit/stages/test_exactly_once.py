@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.exactly_once import ExactlyOnce
 from sluicegate.stages.runtime.outbox import Outbox
@@ -20,6 +20,7 @@ from sluicegate.streams.ports import (
     Record,
     TopicPartition,
     TopicSpec,
+    UnreachableError,
 )
 
 pytestmark = pytest.mark.virtual
@@ -32,7 +33,7 @@ class Log:
 
     ``troubles``: raised by the next writes; ``unanswered``: by those after them, although they were written.
 
-    ``reluctant``, ``forgetful``: how often they cannot be started, and their offset not be told.
+    ``reluctant``, ``forgetful``: how often they cannot be started, because of ``why``, and their offset not be told.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class Log:
         self.troubles: list[Exception] = []
         self.unanswered: list[Exception] = []
         self.reluctant = self.forgetful = 0
+        self.why: SluiceError = BrokerError("the coordinator is not there yet")
         self.limit = 100
         self.tells = True
 
@@ -59,7 +61,7 @@ class InMemory:
     async def start(self) -> None:
         if self._log.reluctant:
             self._log.reluctant -= 1
-            raise BrokerError("the coordinator is not there yet")
+            raise self._log.why
         self._log.holder = self
 
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
@@ -151,6 +153,17 @@ async def test_what_cannot_be_written_is_written_later_and_once(broker: MemoryBr
     assert log.letters == [b"0", b"1", b"2"]
     reading.stop.set()
     await reading.task
+
+
+async def test_a_broker_that_is_away_while_a_partition_is_begun_is_waited_for(broker: MemoryBroker) -> None:
+    log = Log()
+    log.why, log.reluctant = UnreachableError("no broker answers"), 3
+    reading = Reading(broker, log)
+    await ask(broker, [b"0"])
+    await until(lambda: log.committed == 1)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"0"]
 
 
 async def test_a_record_that_leads_to_nothing_is_passed_and_holds_up_nobody(broker: MemoryBroker) -> None:
