@@ -134,25 +134,37 @@ class Intake:
         if self._paused and in_flight <= self._limit // 2:
             self._room.set()
 
-    def answer(self, record: Record, outbox: Outbox, letter: Letter, instead: Instead | None = None) -> None:
-        """``letter`` is all that ``record`` led to; ``instead`` makes another where that is too large for its topic, or
-        none, where ``answer`` is called again."""
+    def answer(
+        self,
+        record: Record,
+        outbox: Outbox,
+        letter: Letter,
+        instead: Instead | None = None,
+        written: Callable[[], None] | None = None,
+    ) -> None:
+        """``letter`` is all that ``record`` led to, and ``written`` is told once it is; ``instead`` makes another where
+        it is too large for its topic, or none, where ``answer`` is called again."""
         if self._exactly_once is not None:
-            self._exactly_once.answer(record, letter, instead)
+            self._exactly_once.answer(record, letter, instead, written)
             return
 
         def done() -> None:
             self.done(record)
 
+        def told() -> None:
+            if written is not None:
+                written()
+            self.done(record)
+
         if instead is None:
-            outbox.put(letter, done=done)
+            outbox.put(letter, done=told)
         else:
 
             def refused(error: InvalidInputError) -> None:
                 if (other := instead(error)) is not None:
                     outbox.put(other, done=done)
 
-            outbox.put(letter, done=done, refused=refused)
+            outbox.put(letter, done=told, refused=refused)
 
     def ignore(self, record: Record) -> None:
         """``record`` leads to nothing."""

@@ -52,11 +52,12 @@ Instead = Callable[[InvalidInputError], Letter | None]
 
 @dataclass(slots=True)
 class _Answer:
-    """What a record led to: ``letter``, None where nothing is, or can be, written of it."""
+    """What a record led to: ``letter``, None where nothing is, or can be, written of it. ``written``: who is told."""
 
     record: Record
     letter: Letter | None
     instead: Instead | None
+    written: Callable[[], None] | None
 
 
 class _Lane:
@@ -97,7 +98,7 @@ class _Lane:
             return  # forgotten while it was being written
         if answer.letter is not None and answer.instead is None:
             log.error("what %s led to can never be written: %s", answer.record.place, error)
-        instead, answer.letter = answer.instead, None
+        instead, answer.letter, answer.written = answer.instead, None, None
         if instead is not None:
             answer.letter = instead(InvalidInputError("record", str(error)))
             answer.instead = None
@@ -109,12 +110,20 @@ class _Lane:
         for _ in range(count):
             del self.answers[self.order.popleft()]
 
-    def known(self, committed: int) -> list[Record]:
-        """Everything below ``committed`` is written: the records of it that were waited for."""
-        found = [answer.record for answer in self.due() if answer.record.offset < committed]
+    def known(self, committed: int) -> list[_Answer]:
+        """Everything below ``committed`` is written: the answers of it that were waited for."""
+        found = [answer for answer in self.due() if answer.record.offset < committed]
         self.written(len(found))
         self.unsure = False
         return found
+
+
+def _tell(answers: Iterable[_Answer], done: Callable[[Record], None]) -> None:
+    """These are written."""
+    for answer in answers:
+        if answer.written is not None:
+            answer.written()
+        done(answer.record)
 
 
 async def _committed(consumer: Consumer, partition: TopicPartition) -> int:
@@ -191,12 +200,18 @@ class ExactlyOnce:
             if lane is not None:
                 lane.order.append(record.offset)
 
-    def answer(self, record: Record, letter: Letter | None, instead: Instead | None = None) -> None:
-        """What ``record`` led to, if anything, and what to say ``instead`` where that is too large. Ignored where it is
-        written."""
+    def answer(
+        self,
+        record: Record,
+        letter: Letter | None,
+        instead: Instead | None = None,
+        written: Callable[[], None] | None = None,
+    ) -> None:
+        """What ``record`` led to, if anything, what to say ``instead`` where that is too large, and who is told once it
+        is ``written``. Ignored where it is."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
         if lane is not None and lane.order and record.offset >= lane.order[0]:
-            lane.answers[record.offset] = _Answer(record, letter, instead)
+            lane.answers[record.offset] = _Answer(record, letter, instead, written)
             self._answered.set()
 
     async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
@@ -267,8 +282,7 @@ class ExactlyOnce:
         else:
             if lane.order and lane.order[0] == due[0].record.offset:  # else forgotten meanwhile
                 lane.written(len(due))
-            for answer in due:
-                done(answer.record)
+            _tell(due, done)
             if lane.answers:
                 self._answered.set()
 
@@ -278,6 +292,5 @@ class ExactlyOnce:
         await lane.transactions.start()
         committed = await _committed(self._consumer, partition)
         if self._lanes.get(partition) is lane:
-            for record in lane.known(committed):
-                done(record)
+            _tell(lane.known(committed), done)
             self._answered.set()

@@ -5,7 +5,7 @@ What a record leads to is one letter: a result, a dead letter, or the query itse
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sluicegate.domain.errors import InvalidInputError
@@ -234,7 +234,6 @@ class Answers:
         }
 
     def _write(self, came: _Came, outcome: Outcome) -> None:
-        self._meters.ended(self._stage, outcome)
         if outcome.promise is not None and outcome.promise.left:
             least = min(left for _, left in outcome.promise.left)
             self._meters.set("sluice_misses_left", float(least), outcome.app, self._device)
@@ -251,7 +250,7 @@ class Answers:
                 return None
             return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, carried)
 
-        self._send(came.record, self._topics.results(outcome.app), message, instead)
+        self._send_outcome(came, outcome, message, instead)
 
     async def _keep(self, came: _Came, outcome: Outcome, carried: Headers, error: InvalidInputError) -> None:
         """A result that its topic does not take goes to the object store, and its outcome says where; or it fails."""
@@ -268,7 +267,15 @@ class Answers:
         def instead(still: InvalidInputError) -> Letter:
             return self._failed(outcome, Reason.RESULT_TOO_LARGE, still, carried)
 
-        self._send(came.record, self._topics.results(outcome.app), message, instead)
+        self._send_outcome(came, outcome, message, instead)
+
+    def _send_outcome(self, came: _Came, outcome: Outcome, message: codec.Message, instead: Instead) -> None:
+        """It counts once it is written: what its topic does not take ends otherwise."""
+
+        def written() -> None:
+            self._meters.ended(self._stage, outcome)
+
+        self._send(came.record, self._topics.results(outcome.app), message, instead, written)
 
     def _failed(self, outcome: Outcome, reason: Reason, error: InvalidInputError, carried: Headers) -> Letter:
         """What is said in the place of a record that its topic does not take."""
@@ -279,7 +286,14 @@ class Answers:
         message = codec.encode_outcome(failed, (), carried=carried)
         return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
 
-    def _send(self, record: Record, topic: str, message: codec.Message, instead: Instead | None = None) -> None:
+    def _send(
+        self,
+        record: Record,
+        topic: str,
+        message: codec.Message,
+        instead: Instead | None = None,
+        written: Callable[[], None] | None = None,
+    ) -> None:
         if self.intake is not None:
             letter = Letter(topic, message.value, message.key, message.headers)
-            self.intake.answer(record, self._outbox, letter, instead)
+            self.intake.answer(record, self._outbox, letter, instead, written)

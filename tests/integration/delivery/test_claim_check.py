@@ -167,6 +167,7 @@ async def test_a_result_that_its_topic_does_not_take_lies_in_the_store_and_the_o
             message = codec.decode_outcome(record)
             found[message.outcome.query_id] = message
     assert report.balanced and {m.outcome.kind for m in found.values()} == {OutcomeKind.ANSWERED}
+    assert sum(run.system.telemetry.meters.values("sluice_outcomes").values()) == 5
     for name in "ace":
         assert found[name].claims() == () and [t.name for t in found[name].outputs()] == ["scores", "label"]
     for name in "bd":

@@ -85,6 +85,9 @@ async def test_a_result_larger_than_its_topic_allows_fails_alone(
         report = await asked(run, 4)
         outcomes = await run.outcomes()
     check(report, outcomes, OutcomeKind.FAILED, Reason.RESULT_TOO_LARGE)
+    counted = run.system.telemetry.meters.values("sluice_outcomes")
+    failed = ("toy", "worker d0", "failed", Reason.RESULT_TOO_LARGE)
+    assert counted[failed] == 2 and sum(counted.values()) == 5
     assert (outcomes["b"].variant or "").startswith("toy-v")
     if known:
         assert str(LIMIT) in (outcomes["b"].detail or "")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -85,13 +86,14 @@ class InMemory:
 
 
 class Reading:
-    """An intake that answers each record with its own value."""
+    """An intake that answers each record with its own value. ``told``: those that were written so."""
 
     def __init__(self, broker: MemoryBroker, log: Log) -> None:
         self.broker = broker
         self.log = log
         self.stop = asyncio.Event()
         self.records: list[Record] = []
+        self.told: list[bytes | None] = []
         self.repeated: bytes | None = None
         once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
         self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
@@ -116,7 +118,8 @@ class Reading:
                 self.intake.ignore(record)
                 continue
             outbox = Outbox(self.broker.producer())
-            self.intake.answer(record, outbox, Letter("out", record.value), self.instead)
+            written = partial(self.told.append, record.value)
+            self.intake.answer(record, outbox, Letter("out", record.value), self.instead, written)
 
     @staticmethod
     def instead(error: InvalidInputError) -> Letter:
@@ -185,7 +188,7 @@ async def test_what_was_written_and_not_answered_is_not_written_again(broker: Me
     await until(lambda: log.committed is not None and not reading.intake.in_flight)
     await ask(broker, [b"3"])
     await until(lambda: log.committed == 4)
-    assert log.letters == [b"0", b"1", b"2", b"3"]
+    assert log.letters == reading.told == [b"0", b"1", b"2", b"3"]
     reading.stop.set()
     await reading.task
 
@@ -303,6 +306,7 @@ async def test_what_is_too_large_is_said_otherwise_alone_and_in_its_place(broker
     reading.stop.set()
     await reading.task
     assert log.letters == [b"a", b"too large", b"c", b"too large", b"e"]
+    assert reading.told == [b"a", b"c", b"e"]
 
 
 async def test_what_cannot_be_said_at_all_is_left_out_and_the_partition_goes_on(broker: MemoryBroker) -> None:
