@@ -41,6 +41,7 @@ from sluicegate.policies.batching.arrival_gaps import ArrivalGaps
 from sluicegate.policies.batching.base import last_start
 from sluicegate.policies.batching.lookahead import LASTING, Lookahead
 from sluicegate.policies.batching.spread import GreedySpread
+from sluicegate.policies.recent_arrivals import RecentArrivals
 
 RATE_WINDOW = 0.25
 """Seconds over which arrivals are counted, as a share of the SLO."""
@@ -109,7 +110,7 @@ class AdaptiveBatching(GreedySpread):
         self.margin = 0.0
         self._looks: list[Lookahead] = []
         self._looks_by_length: dict[tuple[str, int], Lookahead] = {}
-        self._recent: deque[float] = deque()
+        self._recent = RecentArrivals()
         self._overruns: deque[float] = deque(maxlen=RECENT)
         self._gaps = ArrivalGaps(1.0)
         self._scale = 1.0
@@ -150,13 +151,7 @@ class AdaptiveBatching(GreedySpread):
             self._usual = 1.0 + self._usual * exp(-gap / (LONG_WINDOW * self.slo))
             self._gaps.add(gap)
         self._last = now
-        recent = self._recent
-        while recent and recent[-1] > now:  # a clock may be set back
-            recent.pop()
-        recent.append(now)
-        since = now - RATE_WINDOW * self.slo
-        while recent[0] < since:
-            recent.popleft()
+        self._recent.add(now, now - RATE_WINDOW * self.slo)
 
     @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:
@@ -349,9 +344,6 @@ class AdaptiveBatching(GreedySpread):
 
     def _rate(self, now: float) -> float:
         """Rows per second that arrived lately."""
-        recent = self._recent
-        since = now - RATE_WINDOW * self.slo
-        while recent and recent[0] < since:
-            recent.popleft()
+        self._recent.forget(now - RATE_WINDOW * self.slo)
         rows_each = self.queue.rows / len(self.queue.items)
-        return len(recent) * rows_each / (RATE_WINDOW * self.slo)
+        return len(self._recent) * rows_each / (RATE_WINDOW * self.slo)

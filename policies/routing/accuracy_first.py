@@ -27,6 +27,7 @@ from sluicegate.domain.events import Arrived, DeviceReported, PartRead, PlanActi
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.plan import Placement
 from sluicegate.domain.query import Query
+from sluicegate.policies.recent_arrivals import RecentArrivals
 from sluicegate.policies.routing.backlog_estimate import Backlog
 from sluicegate.policies.routing.weighted import ProportionalSequence, hosting
 
@@ -173,18 +174,13 @@ class SlackBlend(AccuracyFirst):
             raise ConfigurationError(f"slack-blend: steepness {steepness}, share {share}; give > 0 and 0 <= share < 1")
         self.steepness = steepness
         self.share = share
-        self._recent: deque[float] = deque()
+        self._recent = RecentArrivals()
 
     @override
     def margin(self, query: Query, now: float) -> float:
         """``share`` of the SLO times a power of the load."""
-        recent = self._recent
-        while recent and recent[-1] > now:  # a clock may be set back
-            recent.pop()
-        recent.append(now)
-        while recent[0] < now - RATE_WINDOW:
-            recent.popleft()
-        load = min(1.0, len(recent) / (RATE_WINDOW * self._capacity * self.part))
+        self._recent.add(now, now - RATE_WINDOW)
+        load = min(1.0, len(self._recent) / (RATE_WINDOW * self._capacity * self.part))
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 

@@ -334,10 +334,10 @@ def test_the_window_keeps_no_arrivals_that_it_is_past_nor_any_from_before_a_cloc
     load = LoadWindow(0.5)
     for i in range(200):
         load.add(900.0 + i / 4, 3)
-    assert len(load._arrivals) == 3, "though nobody asks for the rate"
+    assert len(load._recent) == 3, "though nobody asks for the rate"
     for i in range(4):
         load.add(70.0 + i / 4, 2)
-    assert [at for at, _ in load._arrivals] == [70.25, 70.5, 70.75]
+    assert [at for at, _ in load._recent.came] == [70.25, 70.5, 70.75]
     assert load.rate(70.75) == 8.0
 
 

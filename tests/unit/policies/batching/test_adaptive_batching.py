@@ -330,4 +330,4 @@ def test_arrivals_from_before_a_clock_was_set_back_are_forgotten() -> None:
     policy.handle(hosting(0.4, LINEAR), 0.0)
     for now in (900.0, 900.05, 900.1, 70.0, 70.05, 70.3, 70.35):
         loaded(policy, [now + 0.4], now)
-    assert list(policy._recent) == [70.3, 70.35]
+    assert [at for at, _ in policy._recent.came] == [70.3, 70.35]
