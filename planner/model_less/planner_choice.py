@@ -7,6 +7,14 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from sluicegate.planner.problems.plan_limits import PlanLimitFields
 from sluicegate.profiles.formats.field_types import Names, Seconds, Text
 
+KNOW_NO_BUDGET = frozenset({"scaling-greedy", "scaling-ilp"})
+"""Planners by name with which a budget is refused: scaling spends as its answer takes."""
+
+
+def no_budget_of(name: str) -> str:
+    """Why a budget is refused with the planner called ``name``."""
+    return f"{name} knows none: choose another planner, or leave budget out"
+
 
 class PlannerChoice(BaseModel):
     """A planner by ``name``. Model-less ``scaling``, once a second: "plan" has it use as few units as its answer takes;
@@ -57,4 +65,6 @@ class LimitedPlannerChoice(PlanLimitFields, PlannerChoice):
     def _who_keeps_to_a_budget(self) -> "LimitedPlannerChoice":
         if self.takes_its_place and self.budget is not None:
             raise ValueError(f"budget: scaling {self.scaling} knows none: set scaling to plan, or leave budget out")
+        if self.name in KNOW_NO_BUDGET and self.budget is not None:
+            raise ValueError(f"budget: {no_budget_of(self.name)}")
         return self

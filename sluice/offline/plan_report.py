@@ -8,9 +8,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.planner.geometry.joint_plan import GeometryPlan, as_cut, cut_and_placed
 from sluicegate.planner.geometry.mig_tables import TABLES, Geometry, shown
+from sluicegate.planner.model_less.planner_choice import KNOW_NO_BUDGET, no_budget_of
 from sluicegate.planner.problems.explain import Explanation, explain
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
 from sluicegate.planner.registry import planner
@@ -212,7 +214,10 @@ class Answer:
 
 def answer(question: Question, name: str | None, with_reasons: bool) -> Answer:
     """Plan. Raises InvalidInputError and ConfigurationError."""
-    chosen = planner(name or question.planner)
+    name = name or question.planner
+    chosen = planner(name)
+    if name in KNOW_NO_BUDGET and question.problem.budget is not None:
+        raise InvalidInputError("budget", no_budget_of(name))
     started = perf_counter()
     problem, recut = question.problem, None
     if problem.recuts is None:

@@ -146,3 +146,6 @@ def test_a_budget_is_refused_where_scaling_that_knows_none_makes_the_plans() -> 
                 choice.model_validate({"scaling": scaling, "budget": 0.0})
             for kept in ("plan", "off"):
                 assert choice.model_validate({"scaling": kept, "budget": 3.0}).budget == 3.0
+            assert choice.model_validate({"name": f"scaling-{scaling}", "price": 2.0}).name == f"scaling-{scaling}"
+            with pytest.raises(ValidationError, match=f"budget: scaling-{scaling} knows none: choose another planner"):
+                choice.model_validate({"name": f"scaling-{scaling}", "budget": 0.0})

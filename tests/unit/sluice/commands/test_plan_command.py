@@ -126,6 +126,8 @@ def test_the_table_explains_what_binds(problem: Path) -> None:
         (["--what-if", "weather.digits=x2"], "demand.<app>=x2"),
         (["--planner", "oracle"], "unknown"),
         (["--set", "budget=-1"], "budget"),
+        (["--set", "budget=9", "--planner", "scaling-ilp"], "budget: scaling-ilp knows none: choose another planner"),
+        (["--set", "budget=9", "--set", "planner=scaling-greedy"], "budget: scaling-greedy knows none"),
         (["--set", "strict_on_demand=1.5"], "strict_on_demand"),
         (["--set", "previous=[{pool: cpu, variant: huge, count: 1}]"], "huge"),
     ],
