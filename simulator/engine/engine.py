@@ -90,6 +90,7 @@ class Engine:
         self._to_router = timing.to_router
         self._to_device = timing.to_device
         self.instances: dict[str, Instance] = {}
+        self._fallen: set[str] = set()  # devices whose worker died and returns
         self._served = first.served
         self._known = KnownCatalogue(first.served) if self._later else first.served
         self._bound = set(system.rules.bound)
@@ -313,12 +314,14 @@ class Engine:
 
     def stop_worker(self, device: str, now: float) -> None:
         """It ends in good order, and says so."""
+        self._fallen.discard(device)
         last = self._devices[device].leave(now)
         if last is not None:
             self.timeline.at(now, self._control.heard, last)
 
     def end_worker(self, device: str, now: float) -> None:
         """It ends without a word, whatever it holds."""
+        self._fallen.discard(device)
         self._devices[device].fail(now)
 
     def record(self, key: str, instance: Instance | None, now: float) -> None:
@@ -409,10 +412,14 @@ class Engine:
             self._tell(router, seen, now)
 
     def _fails(self, device: str, now: float) -> None:
-        self._devices[device].fail(now)
+        if self._devices[device].alive:
+            self._fallen.add(device)
+            self._devices[device].fail(now)
 
     def _recovers(self, device: str, now: float) -> None:
-        self._devices[device].recover(now)
+        if device in self._fallen:  # else it had no worker, or was ended meanwhile
+            self._fallen.discard(device)
+            self._devices[device].recover(now)
 
     def _device(self, device: Device) -> SimulatedDevice:
         return SimulatedDevice(device, self._device_model, self.timeline, self.ledger, self)

@@ -57,6 +57,19 @@ def test_a_spare_serves_while_the_load_needs_it_and_not_before_nor_long_after(tm
     assert {0, 79} <= seen.by["gpu0"] & seen.by["gpu1"]
 
 
+def test_a_spare_that_had_no_worker_when_it_failed_gets_none_by_its_return(tmp_path: Path) -> None:
+    rates = [40] * 15 + [400] * 30
+    scaling = {"spare": ["gpu2", "gpu3"], "headroom": 1.4, "lead_s": 0.0, "start_s": 10.0}
+    failures = [
+        {"device": "gpu1", "at_s": 2.0, "until_s": 6.0},
+        {"device": "gpu2", "at_s": 5.0, "until_s": 17.0},
+    ]
+    changes: dict[str, Any] = {"devices": [{"type": "gpu", "count": 4}], "scaling": scaling}
+    _, seen = run(tmp_path, rates, **changes, simulation={"service": "median", "failures": failures})
+    assert min(seen.by["gpu2"]) >= 15 + 10, "once it was asked for and has started"
+    assert not seen.by["gpu1"] & {3, 4, 5} and seen.by["gpu1"] & set(range(8, 15))
+
+
 @pytest.mark.parametrize(("p_rev", "kind"), [(0.0, "spot"), (1.0, "on_demand")])
 def test_a_noticed_device_is_drained_replaced_and_comes_back(tmp_path: Path, p_rev: float, kind: str) -> None:
     devices = [{"type": "gpu", "count": 2, "price": 3.0}, {"type": "gpu", "name": "cheap", "price": 1.0, "spot": True}]
