@@ -21,7 +21,7 @@ from sluicegate.domain.models.app import QueryClass
 from sluicegate.planner.allocation.columns import candidates, rated, serves_of, variants_by_app
 from sluicegate.planner.allocation.program import Candidate, Floats, Host, Loaded, PoolKey, Program, Serve, Unit
 from sluicegate.planner.allocation.rounding import Whole, service_of
-from sluicegate.planner.allocation.units import count_loaded
+from sluicegate.planner.allocation.units import count_empty, count_loaded
 from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
 
@@ -252,7 +252,7 @@ class SharedUnits:
             hosts=tuple(hosts),
             serves=tuple(serves),
             **limits_of(self._problem),
-            empty_units=sum(n for held_now, n in loaded.items() if not held_now.variants),
+            empty_units=count_empty({key: len(units) for key, units in self._pools.items()}, loaded),
         )
         return program, _whole(program, counts, shares)
 

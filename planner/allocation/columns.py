@@ -20,6 +20,7 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.allocation.program import Candidate, Host, Ints, Loaded, PoolKey, Program, Serve
 from sluicegate.planner.allocation.rounding import Whole
 from sluicegate.planner.allocation.table_columns import TableColumn, host_of, table_columns
+from sluicegate.planner.allocation.units import count_empty
 from sluicegate.planner.problems.kept_rates import kept
 from sluicegate.planner.problems.plan_limits import limits_of
 from sluicegate.planner.problems.problem import AppDemand, Problem
@@ -85,7 +86,7 @@ def build(
         hosts=tuple(hosts),
         serves=tuple(serves),
         **limits_of(problem),
-        empty_units=sum(pools.values()) - sum(n for held, n in loaded.items() if held.variants),
+        empty_units=count_empty(pools, loaded),
     )
     return replace(program, pressed=_pressed(program))
 

@@ -91,18 +91,20 @@ class _Spare:
         return len(self.program.hosts[host].variants) == 1 or bool(self.program.hosts[host].ranked)
 
 
-def _may_be_loaded(program: Program, units: Ints) -> float:
-    """Units that may still be loaded anew."""
+def _may_be_loaded(program: Program, units: Ints, pool: int) -> float:
+    """Units of ``pool`` that may still be loaded anew."""
     if program.max_loads is None:
         return np.inf
-    return program.max_loads + program.empty_units - float(np.maximum(0, units - program.loaded).sum())
+    beyond = program.loads_beyond_empty(units)
+    return float(program.max_loads - np.maximum(0, beyond).sum() + max(0, -beyond[pool]))
 
 
 def _hostless(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:
     for app in spare.order():
-        if spare.capacity[app] > 0 or _may_be_loaded(program, units) < 1:
+        if spare.capacity[app] > 0:
             return
-        options = [(p, spare.best_host(app, p)) for p in range(len(program.pools)) if left[p] > 0]
+        pools = [p for p in range(len(program.pools)) if left[p] > 0 and _may_be_loaded(program, units, p) >= 1]
+        options = [(p, spare.best_host(app, p)) for p in pools]
         hosts = [h for _, h in options if h is not None]
         if hosts:
             spare.add(units, left, max(hosts, key=lambda h: (spare.rate[app, h], -h)), 1)
@@ -126,7 +128,7 @@ def _give(program: Program, spare: _Spare, units: Ints, left: Ints) -> None:
             if choice is None:
                 break
             kept = max(0, int(program.loaded[choice] - units[choice]))
-            count = int(min(chunk, left[pool], kept + _may_be_loaded(program, units)))
+            count = int(min(chunk, left[pool], kept + _may_be_loaded(program, units, pool)))
             if count < 1:
                 break
             spare.add(units, left, choice, count)

@@ -69,6 +69,8 @@ class Matrix:
         if program.load_price.any() or program.max_loads is not None:
             self._load_column = at + np.arange(hosts)
             at += hosts
+        self._displaced_column = at + np.arange(0 if program.max_loads is None else len(program.pools))
+        at += len(self._displaced_column)
         self._served_column = at + np.arange(demands)
         self._phi_column = at + demands
         self._columns = self._phi_column + 1
@@ -158,7 +160,7 @@ class Matrix:
         self._add(rows, self._host_column[p.serve_host[shared]], -np.ones(len(shared)))
 
     def _load_rows(self) -> None:
-        """u >= n - n0, and the sum of u below the cap (units that hold nothing may always be loaded)."""
+        """u >= n - n0; of each pool v >= sum of u less what holds nothing, and the sum of v below the cap."""
         p = self._program
         if not len(p.hosts) or self._load_column[0] < 0:
             return
@@ -166,8 +168,11 @@ class Matrix:
         self._add(rows, self._host_column, np.ones(len(p.hosts)))
         self._add(rows, self._load_column, -np.ones(len(p.hosts)))
         if p.max_loads is not None:
-            cap = self._new_rows(1, -_INF, float(p.max_loads + p.empty_units))
-            self._add(np.repeat(cap, len(p.hosts)), self._load_column, np.ones(len(p.hosts)))
+            displaced = self._new_rows(len(p.pools), -_INF, np.array(p.empty_units, dtype=np.float64))
+            self._add(displaced[p.host_pool], self._load_column, np.ones(len(p.hosts)))
+            self._add(displaced, self._displaced_column, -np.ones(len(p.pools)))
+            cap = self._new_rows(1, -_INF, float(p.max_loads))
+            self._add(np.repeat(cap, len(p.pools)), self._displaced_column, np.ones(len(p.pools)))
 
     def _objective(self, goal: Goal) -> Floats:
         p = self._program
@@ -298,6 +303,10 @@ class Matrix:
         values[self._host_column] = np.minimum(hint.units, self._unit_high())
         if len(p.hosts) and self._load_column[0] >= 0:
             values[self._load_column] = np.maximum(0.0, values[self._host_column] - p.loaded)
+        if len(self._displaced_column):
+            values[self._displaced_column] = np.maximum(
+                0, p.loads_beyond_empty(values[self._host_column].astype(np.int64))
+            )
         values[self._served_column] = hint.served
         return values
 

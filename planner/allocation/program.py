@@ -140,7 +140,8 @@ class Way(NamedTuple):
 class Program(PlanLimits):
     """Columns and rows, in a fixed order. A demand of zero asks for nothing and may get what is left over.
 
-    ``pressed``: part of all units (0..1) that the whole demand takes where each app is served by its fastest hosts.
+    ``empty_units``: those that hold nothing, by pool. ``pressed``: part of all units (0..1) that the whole demand takes
+    where each app is served by its fastest hosts.
     """
 
     demands: tuple[AppDemand, ...]
@@ -148,7 +149,7 @@ class Program(PlanLimits):
     counts: tuple[int, ...]
     hosts: tuple[Host, ...]
     serves: tuple[Serve, ...]
-    empty_units: int
+    empty_units: tuple[int, ...]
     pressed: float = 1.0
 
     @cached_property
@@ -298,5 +299,11 @@ class Program(PlanLimits):
         """Whether these units, by host, keep within the budget and the number of loads."""
         if not self.affordable(units):
             return False
-        loads = int(np.maximum(0, units - self.loaded).sum())
-        return self.max_loads is None or loads <= self.max_loads + self.empty_units
+        return self.max_loads is None or int(np.maximum(0, self.loads_beyond_empty(units)).sum()) <= self.max_loads
+
+    def loads_beyond_empty(self, units: Ints) -> Ints:
+        """Units loaded anew, less those that hold nothing, by pool: how many in use are, or, below 0, how many that
+        hold nothing are not."""
+        anew = np.maximum(0, units - self.loaded)
+        loads = np.bincount(self.host_pool, weights=anew, minlength=len(self.pools))
+        return np.asarray(loads - np.array(self.empty_units), dtype=np.int64)

@@ -192,10 +192,9 @@ def _trim(program: Program, units: Ints, relaxed: Floats) -> Ints:
         use = (relaxed[left] - (units[left] - 1)) / program.rent[left]
         units[left[np.argmin(use)]] -= 1
     if program.max_loads is not None:
-        cap = program.max_loads + program.empty_units
-        hosts = np.flatnonzero(units > program.loaded)
-        over = int(np.maximum(0, units - program.loaded).sum()) - cap
-        _take(units, relaxed, hosts, over, program.loaded)
+        while np.maximum(0, beyond := program.loads_beyond_empty(units)).sum() > program.max_loads:
+            hosts = np.flatnonzero((units > program.loaded) & (beyond[program.host_pool] > 0))
+            _take(units, relaxed, hosts, 1, program.loaded)
     return units
 
 

@@ -63,6 +63,15 @@ def count_loaded(pools: Mapping[PoolKey, list[Unit]]) -> dict[Loaded, int]:
     return counts
 
 
+def count_empty(sizes: Mapping[PoolKey, int], loaded: Mapping[Loaded, int]) -> tuple[int, ...]:
+    """Units that hold nothing, by pool in their order. ``sizes``: all of each pool."""
+    held = dict.fromkeys(sizes, 0)
+    for what, units in loaded.items():
+        if what.variants and what.pool in held:
+            held[what.pool] += units
+    return tuple(max(0, sizes[pool] - held[pool]) for pool in sorted(sizes))
+
+
 def rented(devices: Sequence[Device], placements: Iterable[Placement], budget: float) -> tuple[tuple[Device, ...], ...]:
     """What may be rented, whole and within ``budget`` an hour, for what ``placements`` use of its slices: choices, of
     which none is a part of another.

@@ -143,6 +143,22 @@ def test_loads_of_devices_in_use_stay_below_their_cap(cap: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
+@pytest.mark.parametrize("cap", [0, 1])
+def test_devices_that_hold_nothing_are_no_leave_to_load_others_anew(name: str, cap: int) -> None:
+    """What four empty devices of one type may load is not lent to those in use of the other."""
+    reloaded = 0
+    for qps in stream(9, 12, 150.0):
+        before = planner(name).allocate(asked({app: qps[app] for app in "ab"}, fleet(0, 3))).placements
+        problem = replace(asked({"b": qps["b"], "c": 4 * qps["c"]}, fleet(4, 3)), previous=before, max_loads=cap)
+        answer = planner(name).allocate(problem)
+        assert_feasible(problem, answer)
+        held = {p.device: set(p.variants) for p in before}
+        assert sum(p.device in held and not held[p.device] >= set(p.variants) for p in answer.placements) <= cap
+        reloaded += sum(p.device not in held for p in answer.placements)
+    assert reloaded, "those that hold nothing are loaded"
+
+
+@pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
 @pytest.mark.parametrize("cap", [0, 1, 2])
 def test_units_whose_app_is_asked_for_no_more_are_loaded_within_the_cap_too(name: str, cap: int) -> None:
     """Three of six devices hold an app that nobody asks for: they stay as they are, but for the cap."""

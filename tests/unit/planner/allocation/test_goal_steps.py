@@ -28,7 +28,7 @@ TWO_WAYS = Program(
     counts=(2,),
     hosts=(host("good"), host("fast")),
     serves=(Serve(0, 0, "good", 1.0, 3.0, 1, 3.3), Serve(1, 0, "fast", 0.8, 0.5, 1, 20.0)),
-    empty_units=2,
+    empty_units=(2,),
 )
 """Two units: all of the demand takes three of the good, one of the fast. Half and half fills them: 3/2 + 1/2."""
 
@@ -46,7 +46,7 @@ SHORT = Program(
         Serve(1, 1, "b-v", 1.0, 0.8, 1, 1.3),
         Serve(2, 2, "c-v", 1.0, 4.0, 1, 1.0),
     ),
-    empty_units=3,
+    empty_units=(1, 2),
 )
 """The large unit answers half of a; of the small ones b needs one, and the other answers a quarter of c."""
 
@@ -135,7 +135,7 @@ def test_what_is_held_now_is_kept_where_it_is_better_than_what_was_rounded() -> 
     held = replace(
         TWO_WAYS,
         hosts=(Host(0, ("good",), 0, 4.0, 0.0), Host(0, ("fast",), 2, 0.0, 0.0)),
-        empty_units=0,
+        empty_units=(0,),
     )
     for price, units in ((0.8, [1, 1]), (2.0, [0, 2])):
         found = AllocationPlanner().solve(replace(held, price=price))
@@ -211,7 +211,7 @@ def many(loaded: int) -> Program:
         counts=(3,),
         hosts=tuple(host(name, loaded=int(i == loaded)) for i, name in enumerate(names)),
         serves=tuple(Serve(i, 0, name, 0.3 + 0.01 * i, 2.0, 1, 5.0) for i, name in enumerate(names)),
-        empty_units=2,
+        empty_units=(2,),
     )
 
 
@@ -249,7 +249,7 @@ def test_a_host_is_worth_all_that_one_unit_of_it_answers() -> None:
             Serve(51, 0, "v51", 2.0 * (0.1 + 0.1), 0.5, 1, 10.0),
             Serve(51, 1, "v51", 2.0 * (0.3 + 0.1), 0.5, 1, 10.0),
         ),
-        empty_units=3,
+        empty_units=(3,),
     )
     nothing = np.zeros(53)
     relaxed = Solved(

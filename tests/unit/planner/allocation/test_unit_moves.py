@@ -31,7 +31,7 @@ ONE_APP = Program(
         Serve(1, 0, "fast", 0.7, 0.1, 1, 20.0),
         Serve(1, 1, "fast", 0.7, 0.5, 1, 12.0),
     ),
-    empty_units=5,
+    empty_units=(4, 1),
 )
 """One fast unit serves all at 0.7. The first good one makes it 0.9625, the second 1: all takes 1.2 of them."""
 
@@ -80,7 +80,7 @@ def test_a_unit_goes_from_an_app_that_loses_nothing_to_one_that_gains_and_nobody
             Serve(1, 1, "b-good", 1.0, 2.0, 1, 1.0),
             Serve(2, 1, "b-poor", 0.5, 1.0, 1, 2.0),
         ),
-        empty_units=3,
+        empty_units=(3,),
     )
     assert moved(two, 2, 0, 1) == [1, 2, 0]
     assert moved(two, 2, 0, 1, moves=1) == [1, 1, 1]
@@ -121,7 +121,7 @@ def tabled(demand: AppDemand, *, worth: tuple[float, float], loaded: tuple[int, 
             Serve(3, 0, "y", 0.1, 1.0, 1, 6.0),
             Serve(4, 1, "b-v", 1.0, 0.5, 1, 2.0),
         ),
-        empty_units=6,
+        empty_units=(2, 1, 3),
         price=0.0,
     )
 

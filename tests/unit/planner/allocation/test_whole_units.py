@@ -42,7 +42,7 @@ CLASSES = Program(
         Serve(1, 0, "fast", 0.7, 0.1, 1, 20.0),
         Serve(1, 1, "fast", 0.7, 0.5, 1, 12.0),
     ),
-    empty_units=7,
+    empty_units=(4, 3),
 )
 
 
@@ -63,7 +63,7 @@ def test_units_of_one_variant_are_filled_evenly_by_what_they_can_answer() -> Non
         counts=(1, 1),
         hosts=(host("v", 1), host("v", 0)),
         serves=(Serve(0, 0, "v", 0.9, 1.0, 1, 6.0), Serve(1, 0, "v", 0.9, 0.5, 1, 12.0)),
-        empty_units=2,
+        empty_units=(1, 1),
     )
     assert evaluate(same, np.array([1, 1])).shares == pytest.approx(np.array([1.0, 2.0]) / 3.0)
     assert evaluate(same, np.array([1, 0])).shares == pytest.approx(np.array([1.0, 0.0]))
@@ -77,7 +77,7 @@ def test_of_a_strict_demand_spot_units_answer_no_more_than_their_part_of_what_is
         counts=(1, 1),
         hosts=(host("v"), host("v", 1)),
         serves=(Serve(0, 0, "v", 1.0, 2.0, 1, 3.0), Serve(1, 0, "v", 1.0, 0.25, 1, 24.0)),
-        empty_units=2,
+        empty_units=(1, 1),
         strict_on_demand=0.75,
     )
     found = evaluate(core, np.array([1, 1]))
@@ -98,7 +98,7 @@ def test_units_cost_their_rent_and_what_is_newly_loaded() -> None:
         counts=(5,),
         hosts=(host("v", loaded=1, load_s=4.0, stood=30.0), host("w", loaded=2, load_s=7.0, stood=30.0)),
         serves=(Serve(0, 0, "v", 0.8, 1.0, 1, 6.0), Serve(1, 0, "w", 1.0, 2.0, 1, 3.0)),
-        empty_units=2,
+        empty_units=(2,),
         price=2.0,
         pressed=0.5,
     )
@@ -157,7 +157,7 @@ def idle(demand: AppDemand, *, counts: tuple[int, ...] = (2,), held: tuple[int, 
         counts=counts,
         hosts=(host("fast", loaded=held[0]), host("good", loaded=held[1])),
         serves=(Serve(0, 0, "fast", 0.7, demand.qps / 100.0, 1, 100.0), Serve(1, 0, "good", 1.0, 0.05, 1, 10.0)),
-        empty_units=sum(counts) - sum(held),
+        empty_units=(sum(counts) - sum(held),),
     )
 
 
@@ -205,7 +205,7 @@ def test_idle_units_are_given_to_the_app_with_least_to_spare_for_its_demand() ->
         counts=(7,),
         hosts=(host("a-v"), host("b-v")),
         serves=(Serve(0, 0, "a-v", 1.0, 0.6, 1, 10.0), Serve(1, 1, "b-v", 1.0, 0.5, 1, 30.0)),
-        empty_units=7,
+        empty_units=(7,),
     )
     found = [
         fill(replace(made, counts=(n,)), evaluate(replace(made, counts=(n,)), np.array([1, 1]))).tolist()
@@ -222,7 +222,7 @@ def test_what_an_app_has_to_spare_counts_by_its_demand_however_small_both_are() 
         counts=(3,),
         hosts=(host("a-v"), host("b-v")),
         serves=(Serve(0, 0, "a-v", 1.0, 0.2, 1, 0.5), Serve(1, 1, "b-v", 1.0, 0.5, 1, 10.0)),
-        empty_units=3,
+        empty_units=(3,),
     )
     assert fill(made, evaluate(made, np.array([1, 1]))).tolist() == [1, 2]
 
@@ -237,21 +237,23 @@ def test_what_an_app_has_to_spare_counts_by_its_demand_however_small_both_are() 
         ([1, 0, 1], [0.2, 0.0, 0.1], {"budget": 4.0}, [1, 0, 1]),
         ([1, 1, 0], [0.2, 0.1, 0.0], {"max_loads": 0}, [1, 1, 0]),
         ([1, 1, 1], [0.4, 0.1, 0.2], {"max_loads": 0}, [1, 1, 0]),
-        ([1, 1, 1], [0.2, 0.1, 0.4], {"max_loads": 0}, [0, 1, 1]),
+        ([1, 1, 1], [0.2, 0.1, 0.4], {"max_loads": 0}, [1, 1, 0]),
+        ([1, 1, 1], [0.2, 0.1, 0.4], {"max_loads": 1}, [1, 1, 1]),
         ([0, 2, 1], [0.0, 1.9, 0.3], {"max_loads": 0}, [0, 2, 0]),
     ],
 )
 def test_of_too_many_units_those_go_whose_last_part_is_used_least_for_its_price(
     units: list[int], relaxed: list[float], more: dict[str, Any], kept: list[int]
 ) -> None:
-    """A unit of the second host is held: none of it need be loaded. One unit is empty and may be."""
+    """A unit of the second host is held: none of it need be loaded. One unit of the first pool is empty and may
+    be, which is no leave to load what the other holds anew."""
     made = Program(
         demands=(PLAIN,),
         pools=(PoolKey("gpu", price=3.0), PoolKey("old", price=1.0)),
         counts=(2, 1),
         hosts=(host("v"), host("w", loaded=1), host("v", 1)),
         serves=tuple(Serve(h, 0, "v", 0.8, 1.0, 1, 6.0) for h in range(3)),
-        empty_units=1,
+        empty_units=(1, 0),
         **more,
     )
     shared = replace(made, pools=made.pools[:1], hosts=tuple(replace(h, pool=0) for h in made.hosts), counts=(2,))
@@ -266,7 +268,7 @@ def test_units_stay_where_they_are_then_empty_ones_are_loaded_then_others() -> N
         counts=(3,),
         hosts=(host("x", loaded=1), host("z")),
         serves=(Serve(0, 0, "x", 0.9, 1.0, 4, 6.0), Serve(1, 1, "z", 1.0, 1.0, 8, 3.0)),
-        empty_units=1,
+        empty_units=(1,),
     )
     answer = Whole(np.array([2, 1]), np.array([0.6, 0.3]), np.array([0.6, 0.3]), 0.5, 0.5, ())
     units = [Unit("d0", "whole", ("y",)), Unit("d1", "whole", ()), Unit("d2", "whole", ("x",))]
@@ -286,7 +288,7 @@ def one_host(*variants: str, pool: int = 0) -> Program:
         counts=(2, 1),
         hosts=(Host(pool, variants, 0, 0.0, 0.0),),
         serves=tuple(Serve(0, 0, v, 0.9 - 0.1 * i, 1.0, 2 + i, 6.0) for i, v in enumerate(variants)),
-        empty_units=1,
+        empty_units=(0, 1),
     )
 
 
@@ -334,7 +336,7 @@ TABLED = Program(
         Serve(1, 0, "y+x#0", 0.9, 0.25, 8, 10.0, 0),
         Serve(1, 1, "y+x#0", 0.9, 0.5, 8, 15.0, 0),
     ),
-    empty_units=3,
+    empty_units=(1, 2),
 )
 """Two slow units and one thrice as fast, each with a selection table."""
 

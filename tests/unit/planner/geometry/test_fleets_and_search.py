@@ -65,7 +65,7 @@ def asked(large: float, small: float, gpus: int = 2) -> Program:
         counts=(gpus, 4 * gpus),
         hosts=(Host(0, ("a-v",), 0, 0.0, 0.0), Host(1, ("b-v",), 0, 0.0, 0.0)),
         serves=(Serve(0, 0, "a-v", 1.0, large, 1, 1.0), Serve(1, 1, "b-v", 0.6, small, 1, 1.0)),
-        empty_units=gpus,
+        empty_units=(gpus, 0),
     )
 
 
@@ -230,7 +230,12 @@ def test_as_many_gpus_change_as_their_group_says_else_the_settings_else_three_in
     sizes = largest_pools(asked, [group])
     pools = tuple(sorted(sizes))
     program = Program(
-        demands=(), pools=pools, counts=tuple(sizes[k] for k in pools), hosts=(), serves=(), empty_units=0
+        demands=(),
+        pools=pools,
+        counts=tuple(sizes[k] for k in pools),
+        hosts=(),
+        serves=(),
+        empty_units=(0,) * len(pools),
     )
     made = fleet_of(asked, program, replace(group, max_changes=own), said, 3)
     assert (made.gpus, made.max_changes, made.slots, made.charged) == (7, limit, 3, True)
