@@ -45,7 +45,7 @@ from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Noticed
 from sluicegate.planner.model_less.wishes import FollowsWishes
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks, beside
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import Record
@@ -103,7 +103,7 @@ class CapacityStage:
         self._planner = planner
         self._outbox = Outbox(connections.producer, connections.topics.control)
         connections.telemetry.of_outbox(name, self._outbox)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self.name)
         self._complaint = ""
         self._led = False
 
@@ -130,9 +130,8 @@ class CapacityStage:
                     except TimeoutError:
                         continue
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks.cancel()
+            await self._tasks.over()
             await self._driver.close()
             await self._outbox.stop()
 
@@ -188,7 +187,7 @@ class CapacityStage:
     def _do(self, action: CapacityAction) -> None:
         match action:
             case Start() | Stop() | AskSpot() | OrderOnDemand() | LookUp() | Release():
-                self._spawn(self._call(action))
+                self._tasks.begin(self._call(action))
             case Withdraw() | Restore() | Announce() | EndInstance() | Bill():
                 self._post(action)
             case Wants(app, workers):
@@ -269,13 +268,3 @@ class CapacityStage:
                 self._tell(CallFailed(call))
         if isinstance(call, Release):
             self._tell(Released(call.node, call.kind))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("%s: %s", self.name, error, exc_info=error)

@@ -7,8 +7,8 @@ devices' work topics runs as tasks. What the core asked for as a leader ends whe
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any, assert_never
+from collections.abc import Sequence
+from typing import assert_never
 
 from sluicegate.domain.actions import Announce, Publish, Reclaim, WakeAt
 from sluicegate.domain.errors import IllegalEventError, InvalidInputError, SluiceError
@@ -53,7 +53,7 @@ from sluicegate.stages.following.work_topics import WorkTopics
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
 from sluicegate.stages.planner.solver import Solver, SolvesHere
 from sluicegate.stages.planner.table_publisher import TableMaker
-from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks, beside
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.telemetry import count_plan
@@ -125,7 +125,7 @@ class PlannerStage:
         self._plans = Follower(self._broker, self._topics.plan, self._on_plan, passed_over=self._on_hidden)
         self._wake_at = 0.0
         self._stirred = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("planner")
 
     @property
     def planner(self) -> Planner:
@@ -172,7 +172,7 @@ class PlannerStage:
                 async with asyncio.timeout(_PARTING):
                     await self._outbox.flush()
             self._tell(Parted())
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.over()
             await self._solver.close()
             await self._works.close()
             await self._reclaimer.close()
@@ -277,19 +277,18 @@ class PlannerStage:
             case Lead():
                 self._meters.set("sluice_planner_leading", 1.0)
                 if self._maker is not None:
-                    self._spawn(self._maker.start())
+                    self._tasks.begin(self._maker.start())
             case StepDown(reason):
                 if reason:
                     log.warning("planner: stands by: %s", reason)
                 self._meters.set("sluice_planner_leading", 0.0)
-                for task in self._tasks:
-                    task.cancel()
+                self._tasks.cancel()
                 if self._maker is not None:
-                    self._spawn(self._maker.close())
+                    self._tasks.begin(self._maker.close())
             case Reclaim(device):
                 self._meters.add("sluice_devices_lost", device)
             case CatchUp() | Solve() | StandIn() | Sweep() | LetIn() | Make():
-                self._spawn(self._work(action))
+                self._tasks.begin(self._work(action))
             case _:
                 assert_never(action)
 
@@ -387,13 +386,3 @@ class PlannerStage:
         took = self._clock.monotonic() - started
         log.info("%d tables for %s on %s in %.2f s", len(tables), shelf.app, shelf.worker_class, took)
         self._tell(Made(make, tables))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("planner: %s", error, exc_info=error)

@@ -1,16 +1,52 @@
 """Background tasks: whose failure fails the stage, and that end when they are to."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from sluicegate.streams.ports import Consumer
 
+log = logging.getLogger(__name__)
+
 _ENDS = 0.5
 """Seconds that what is cancelled has to end."""
 _STOPS = 2.0
 """Seconds that a client has to leave its broker."""
+
+
+class BackgroundTasks:
+    """Those of ``name`` that nobody awaits: what one fails of is logged, and told to ``failed``. They are cancelled in
+    the order in which they began."""
+
+    def __init__(self, name: str, failed: Callable[[BaseException], None] | None = None) -> None:
+        self._name = name
+        self._failed = failed
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Do ``work``."""
+        task = asyncio.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
+        return task
+
+    def cancel(self) -> None:
+        """End all."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def over(self) -> None:
+        """Wait until all have ended."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s: %s", self._name, error, exc_info=error)
+            if self._failed is not None:
+                self._failed(error)
 
 
 @asynccontextmanager

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ExecutionError, LoadError
@@ -31,6 +31,7 @@ from sluicegate.policies.serving.device_events import (
     Reloaded,
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks
 from sluicegate.stages.telemetry.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class SliceRunner:
         self._catalogue = catalogue
         self._clock = clock
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
+        self._tasks = BackgroundTasks(f"{device}/{part}", owner.failed)
         self._loads = [asyncio.Lock() for _ in executors]
         self._closing = False
 
@@ -96,28 +97,27 @@ class SliceRunner:
 
     def run(self, batch: RunBatch) -> None:
         """Begin to run it."""
-        self._spawn(self._run(batch))
+        self._tasks.begin(self._run(batch))
 
     def do(self, asked: Executing) -> None:
         """Begin it; loads, and what makes room for them, one after the other."""
         match asked:
             case LoadVariant():
-                self._spawn(self._load(asked, Loaded))
+                self._tasks.begin(self._load(asked, Loaded))
             case ReloadVariant():
-                self._spawn(self._load(asked, Reloaded))
+                self._tasks.begin(self._load(asked, Reloaded))
             case UnloadVariant():
-                self._spawn(self._unload(asked))
+                self._tasks.begin(self._unload(asked))
             case RestartExecutor():
-                self._spawn(self._restart(asked))
+                self._tasks.begin(self._restart(asked))
             case _:
                 assert_never(asked)
 
     async def close(self) -> None:
         """Stop tasks and the executors."""
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.over()
         await asyncio.gather(*(executor.close() for executor in self.executors))
 
     async def _run(self, batch: RunBatch) -> None:
@@ -188,14 +188,3 @@ class SliceRunner:
         await asyncio.sleep(asked.after)
         await self.executors[asked.seat].start()
         self._owner.tell(ExecutorStarted(self._part, asked.seat))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("%s/%s: %s", self._device, self._part, error, exc_info=error)
-            self._owner.failed(error)

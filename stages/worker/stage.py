@@ -62,6 +62,7 @@ from sluicegate.policies.serving.device_events import (
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.served_apps import ServedApps, not_served
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks
 from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
@@ -139,7 +140,7 @@ class WorkerStage:
         self._naming = asyncio.Event()
         self._last_beat = self._clock.monotonic()
         self._late = 0.0
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in one order: they are cancelled in it
+        self._tasks = BackgroundTasks(self.name, self.failed)
         self._cutting: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
@@ -169,7 +170,7 @@ class WorkerStage:
             self.tell(Opened(tuple(slices)))
             self.tell(Joined(self._ports.new_incarnation()))
             for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._find_instances()):
-                self._spawn(work)
+                self._tasks.begin(work)
             while not stop.is_set():
                 await self._serve_while_named(stop)
                 if self._failure is not None:
@@ -181,10 +182,9 @@ class WorkerStage:
                 await asyncio.wait([self._cutting], timeout=_ENDING)
             await self._answers.close()
             await self._outbox.stop()
-            tasks = (waiter, *self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            waiter.cancel()
+            self._tasks.cancel()
+            await asyncio.gather(waiter, self._tasks.over(), return_exceptions=True)
             self._wakes.cancel()  # plans and ends of batches may have asked for others meanwhile
             await self._holding.end()
 
@@ -225,18 +225,6 @@ class WorkerStage:
         if gap > 2 * self.options.heartbeat:
             self._do(self._decide(Suspended(gap), now), now)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._reap)
-        return task
-
-    def _reap(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("%s: %s", self.name, error, exc_info=error)
-            self.failed(error)
-
     def _do(self, actions: Sequence[DeviceAction], now: float) -> None:
         for action in actions:
             match action:
@@ -274,9 +262,9 @@ class WorkerStage:
                 self._session.set()
                 self.tell(Joined(self._ports.new_incarnation()))
             case CatchUp():
-                self._spawn(self._catch_up())
+                self._tasks.begin(self._catch_up())
             case Cut(profiles):
-                self._cutting = self._spawn(self._cut(profiles))
+                self._cutting = self._tasks.begin(self._cut(profiles))
             case Say(state, detail):
                 said = Announce(f"device:{self.device.name}", state, detail)
                 self._meters.add("sluice_announcements", self.name, state)
@@ -394,7 +382,7 @@ class WorkerStage:
 
     def _take_one(self, message: codec.WorkMessage, record: Record) -> None:
         if message.claims:
-            self._spawn(self._fetch(message, record))
+            self._tasks.begin(self._fetch(message, record))
         else:
             self._came(message, record)
 

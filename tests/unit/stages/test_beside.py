@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks, beside
 from sluicegate.streams.ports import BrokerError
 
 
@@ -58,3 +58,17 @@ async def test_a_cancelled_stage_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_what_one_that_nobody_awaits_fails_of_is_logged_and_told_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[str] = []
+    tasks = BackgroundTasks("worker odd", lambda error: told.append(str(error)))
+    waits = tasks.begin(asyncio.sleep(60.0))
+    tasks.begin(failing(0.01))
+    await asyncio.sleep(0.05)
+    assert told == ["away"] and "worker odd: away" in caplog.text and not waits.done()
+    tasks.cancel()
+    await tasks.over()
+    assert waits.cancelled() and told == ["away"], "who is cancelled has not failed"
