@@ -72,7 +72,7 @@ def test_the_gpu_override_names_services_that_exist_and_two_of_its_own() -> None
     device = known[worker["command"][-1]]
     assert device["gpu"] == 0, "else its models run on the processor"
     assert device["type"] == CUDA_TYPE and models["command"] == ["sluice", "profile", "--all", "--gpu", "0"]
-    waiting = {name for name, service in override.items() if "models-gpu" in service["depends_on"]}
+    waiting = {name for name, service in override.items() if "models-gpu" in service.get("depends_on", ())}
     assert waiting == {"worker-gpu0", *stages_of(base)}, "what starts before does not know what the GPU can do"
 
 

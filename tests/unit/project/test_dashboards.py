@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import promql_parser
@@ -109,6 +109,18 @@ def test_every_stage_is_scraped() -> None:
     stages = {f"{name}:9464" for name, s in services.items() if s.get("command", [])[:2] == ["sluice", "up"]}
     assert set(scrapes[0]["static_configs"][0]["targets"]) == stages
     assert scrapes[0]["authorization"]["credentials_file"] == "/run/secrets/token"
+
+
+def test_the_stages_that_a_gpu_adds_are_scraped_where_they_are() -> None:
+    services = yaml.safe_load((COMPOSE / "docker-compose.gpu.yml").read_text())["services"]
+    added = {f"{name}:9464" for name, s in services.items() if s.get("command", [])[:2] == ["sluice", "up"]}
+    (mounted,) = services["prometheus"]["volumes"]
+    source, place, _ = mounted.split(":")
+    (targets,) = yaml.safe_load((COMPOSE / source).read_text())
+    assert set(targets["targets"]) == added == {"worker-gpu0:9464"}
+    scrapes = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    (files,) = scrapes[0]["file_sd_configs"][0]["files"]
+    assert PurePath(place).match(files)
 
 
 @pytest.mark.parametrize(
