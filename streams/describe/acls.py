@@ -46,12 +46,14 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
     work = f"{prefix}.device."
     found = [
         *_on("admission", "Read", [*queries, topics.plan, topics.acks, topics.registry, topics.routers]),
+        *_on("admission", "Read", [topics.devices_metrics]),
         *_on("admission", "Write", [*admitted, *results, topics.dead_letters, topics.demand, topics.status]),
         *_on("router", "Read", [*admitted, topics.plan, topics.acks, topics.devices_metrics, topics.registry]),
         *_on("router", "Read", [topics.instances]),
         *_on("router", "Write", [*results, topics.dead_letters, topics.status, topics.turns, topics.routers]),
         Rule("router", "topic", work, ("Write",), prefixed=True),
         *_on("worker", "Read", [*results, topics.plan, topics.policies, topics.turns, topics.registry]),
+        *_on("worker", "Read", [topics.instances]),
         *_on("worker", "Write", [*results, *admitted, topics.dead_letters, topics.acks, topics.status]),
         *_on("worker", "Write", [topics.devices_metrics, topics.instances]),
         Rule("worker", "topic", work, ("Read",), prefixed=True),
@@ -95,6 +97,7 @@ def rules(topics: Topics, apps: Sequence[str]) -> tuple[Rule, ...]:
         Rule("admission", "transactional-id", topics.admission_group, ("Write",), prefixed=True),
         Rule("router", "transactional-id", f"{prefix}.router.", ("Write",), prefixed=True),
         Rule("worker", "transactional-id", f"{prefix}.worker.", ("Write",), prefixed=True),
+        Rule("planner", "transactional-id", f"{prefix}.worker.", ("Write",), prefixed=True),
         *(Rule(role, "cluster", "kafka-cluster", ("IdempotentWrite",)) for role in ("sink", "web", "demand")),
         *(Rule(role, "topic", f"{prefix}.", ("Describe", "DescribeConfigs"), prefixed=True) for role in ROLES),
     ]

@@ -29,6 +29,7 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.describe.acls import ROLES, rules
 from sluicegate.streams.kafka.connection import connection
 from sluicegate.streams.local_kafka.broker import LocalBroker
+from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client, Security
 from tests.harness import PATIENCE_S, PIXELS, settings_for, toy_catalogue
@@ -114,7 +115,7 @@ async def goodbyes() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def stage(broker: LocalBroker, role: str, folder: Path) -> AsyncIterator[System]:
+async def stage(broker: LocalBroker, role: str, folder: Path, **more: Any) -> AsyncIterator[System]:
     """One role as its own user."""
     settings = settings_for(
         url_of(broker),
@@ -123,6 +124,7 @@ async def stage(broker: LocalBroker, role: str, folder: Path) -> AsyncIterator[S
         kafka=section(broker, f"sluice-{role}"),
         web={"port": 0},
         http={"port": 0},
+        **more,
     )
     log = connect(settings.broker, kafka=settings.kafka.settings())
     producer = log.producer()
@@ -142,7 +144,7 @@ async def stage(broker: LocalBroker, role: str, folder: Path) -> AsyncIterator[S
 
 
 async def test_all_stages_serve_with_the_rights_that_are_listed_and_no_more(
-    secured: LocalBroker, tmp_path: Path
+    secured: LocalBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncExitStack() as running:
         systems = {role: await running.enter_async_context(stage(secured, role, tmp_path)) for role in STAGES}
@@ -156,11 +158,38 @@ async def test_all_stages_serve_with_the_rights_that_are_listed_and_no_more(
                 answers.append(await client.infer("toy", image, latency_ms=5000))
         while systems["sink"].telemetry.meters.value("sluice_outcomes_stored") < len(answers):
             await asyncio.sleep(0.1)
+        assert "authoriz" not in caplog.text.lower()
         await forbidden(secured)
         log = connect(url_of(secured), kafka=section(secured, "sluice-client").settings())
         async with asyncio.timeout(PATIENCE_S):  # who may not read plans does not wait for them
             await await_loaded(log, Topics(PREFIX), ["toy"], within=10 * PATIENCE_S, say=print)
         await log.close()
+
+
+async def test_the_rights_are_enough_for_what_settings_ask_besides(
+    secured: LocalBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Admission by what plans sustain, exactly-once delivery, and a device that is lost."""
+    more: dict[str, Any] = {"delivery": "exactly_once", "admission": {"policy": "sustainable"}}
+    topics = Topics(PREFIX)
+    log = connect(url_of(secured), kafka=section(secured, "sluice-planner").settings())
+    async with AsyncExitStack() as running:
+        for role in ("planner", "admission", "router"):
+            await running.enter_async_context(stage(secured, role, tmp_path, **more))
+        held = section(secured, "sluice-client").settings().security
+        told = Security(**{field.name: getattr(held, field.name) for field in fields(held) if field.name != "oauth"})
+        asking = Client(url_of(secured), prefix=PREFIX, security=told)
+        async with asyncio.timeout(PATIENCE_S):
+            async with stage(secured, "worker", tmp_path, **more) as system, asking as client:
+                answers = []
+                while not (answers and answers[-1].outcome.on_time):
+                    image = {"image": np.zeros((1, PIXELS), np.float32)}
+                    answers.append(await client.infer("toy", image, latency_ms=5000))
+            work = TopicPartition(topics.work(system.devices[0].name), 0)
+            while await log.admin().committed(topics.swept_group, work) is None:
+                await asyncio.sleep(0.1)
+    await log.close()
+    assert "authoriz" not in caplog.text.lower()
 
 
 async def forbidden(broker: LocalBroker) -> None:
