@@ -1,7 +1,7 @@
 """``sluice topics``: what topics a system has, whether the broker has them so, and making it so."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.plan import Plan
+from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.catalogue.documented_apps import app_names, topic_specs
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.registration.registry_topic import served_apps
@@ -19,7 +21,8 @@ from sluicegate.streams.describe.strimzi import kafka_topics, kafka_users
 from sluicegate.streams.describe.topic_listing import TopicInfo, as_markdown, listed
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.kafka.topic_configs import Difference, differences
-from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.ports import TopicPartition, TopicSpec
+from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 
 
@@ -30,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a broker has. ``unserved``: topics of apps and devices that this system does not have."""
+    """What a broker has. ``unserved``: topics of apps and devices that this system does not have, where looked for."""
 
     specs: tuple[TopicSpec, ...]
     differences: tuple[Difference, ...]
@@ -91,7 +94,7 @@ async def _on_broker(
         raise ConfigurationError("topics are compared with Apache Kafka: give --broker kafka://host:port")
     broker = KafkaBroker(settings.broker.removeprefix("kafka://"), settings.kafka.settings())
     try:
-        found = await _look(broker, settings, apps, devices)
+        found = await _look(broker, settings, apps, devices, prune=asked.prune)
         if asked.create:
             await broker.admin().create_topics(found.specs)
         elif asked.apply:
@@ -99,7 +102,7 @@ async def _on_broker(
         elif asked.prune and asked.yes and found.unserved:
             await broker.admin().delete(found.unserved)
         if asked.create or asked.apply or (asked.prune and asked.yes):
-            found = await _look(broker, settings, apps, devices)
+            found = await _look(broker, settings, apps, devices, prune=asked.prune)
     finally:
         await broker.close()
     if asked.prune:
@@ -111,18 +114,39 @@ async def _on_broker(
     return bool(found.differences)
 
 
-async def _look(broker: KafkaBroker, settings: Settings, apps: Sequence[str], devices: Sequence[str]) -> Found:
+async def _look(
+    broker: KafkaBroker, settings: Settings, apps: Sequence[str], devices: Sequence[str], *, prune: bool
+) -> Found:
     topics = Topics(settings.prefix)
     served = await served_apps(broker, topics)
     names = tuple(dict.fromkeys((*apps, *sorted(served)))) or app_names(settings, ())
     specs = topic_specs(settings, names, devices)
-    there = await broker.admin().topics()
     wanted = {spec.name for spec in specs}
-    unserved = [
-        name for name in sorted(there - wanted) if topics.app_of(name) is not None or topics.device_of(name) is not None
-    ]
     states = await broker.admin().states(wanted)
-    return Found(specs, differences(specs, states, settings.kafka.settings()), tuple(unserved))
+    unserved: tuple[str, ...] = ()
+    if prune:
+        there = await broker.admin().topics()
+        known = {*devices, *(d.name for d in settings.all_devices()), *await _planned(broker, topics, there)}
+        unserved = tuple(
+            name
+            for name in sorted(there - wanted)
+            if topics.app_of(name) is not None or topics.device_of(name) not in {None, *known}
+        )
+    return Found(specs, differences(specs, states, settings.kafka.settings()), unserved)
+
+
+async def _planned(broker: KafkaBroker, topics: Topics, there: Collection[str]) -> Collection[str]:
+    """Devices that the newest plan counts on: these settings may be others than the planner's."""
+    newest: Plan | None = None
+    if topics.plan in there:
+        async for record in read_results(broker, [TopicPartition(topics.plan, 0)], follow=False):
+            try:
+                plan = control.decode_plan(record.value or b"")
+            except InvalidInputError:
+                continue  # as those who follow plans do
+            if newest is None or newest.epoch < plan.epoch:
+                newest = plan
+    return {} if newest is None else newest.incarnations
 
 
 async def _apply(broker: KafkaBroker, found: Found) -> None:

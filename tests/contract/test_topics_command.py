@@ -8,11 +8,14 @@ import uuid
 
 import pytest
 
+from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.records import control
+from sluicegate.streams.topics import Topics
 from tests.harness import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
@@ -58,6 +61,28 @@ async def test_topics_are_created_checked_configured_and_pruned(kafka_url: str) 
     assert topics(kafka_url, prefix, *named, "--prune", "--yes")["unserved"] == []
     left = await admin.topics()
     assert not set(unserved) & left and {results, foreign} <= left
+    await broker.close()
+
+
+async def test_no_topic_is_pruned_of_a_device_that_is_set_or_planned(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings of whoever prunes may be others than the planner's, and naming a device takes none off."""
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    monkeypatch.setenv("SLUICE_DEVICES", '[{"name": "set0"}, {"name": "set1"}]')
+    broker = KafkaBroker(kafka_url.removeprefix("kafka://"), KafkaSettings())
+    names = Topics(prefix)
+    await broker.admin().create_topics(names.specs(["kept"], ["set0", "set1", "old0", "run0", "asked"]))
+    producer = broker.producer()
+    await producer.start()
+    for plan in (
+        Plan(epoch=Epoch(2, 7), created=1.0, incarnations={"set0": "a", "run0": "b"}),
+        Plan(epoch=Epoch(1, 9), created=2.0, incarnations={"old0": "a"}),
+    ):
+        await (await producer.send(names.plan, control.encode_plan(plan), key=b"plan"))
+    await producer.stop()
+    found = topics(kafka_url, prefix, "--app", "kept", "--device", "asked", "--prune")
+    assert found["unserved"] == [names.work("old0")]
     await broker.close()
 
 
