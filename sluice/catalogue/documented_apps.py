@@ -1,6 +1,6 @@
 """Which apps documents are about: those asked for, or those that `sluice up` serves."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.app import App
@@ -39,12 +39,19 @@ def app_names(settings: Settings, asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked)) or tuple(app.name for app in published_apps(settings, ()))
 
 
-def topic_specs(settings: Settings, apps: Sequence[str], devices: Sequence[str]) -> tuple[TopicSpec, ...]:
-    """The topics of ``apps`` and ``devices`` (the settings' where none are named), as the settings have them made."""
+def topic_specs(
+    settings: Settings, apps: Sequence[str], devices: Sequence[str], promised: Collection[str] = ()
+) -> tuple[TopicSpec, ...]:
+    """The topics of ``apps`` and ``devices`` (the settings' where none are named), as the settings have them made.
+
+    ``promised``: apps that bring a promise of their own, besides those of the catalogue at hand.
+    """
+    catalogue = known_catalogue(settings)
+    own = {name for name, app in catalogue.apps.items() if app.promise.active} if catalogue is not None else set()
     return Topics(settings.prefix).specs(
         apps,
         devices or [d.name for d in settings.all_devices()],
-        partitions=settings.partitions_of(apps),
+        partitions=settings.partitions_of(apps, own.union(promised)),
         demand_partitions=settings.planner.demand_partitions,
         policies=settings.topics.policies(),
     )

@@ -120,7 +120,7 @@ async def _look(
     topics = Topics(settings.prefix)
     served = await served_apps(broker, topics)
     names = tuple(dict.fromkeys((*apps, *sorted(served)))) or app_names(settings, ())
-    specs = topic_specs(settings, names, devices)
+    specs = topic_specs(settings, names, devices, [app for app, promised in served.items() if promised])
     wanted = {spec.name for spec in specs}
     states = await broker.admin().states(wanted)
     unserved: tuple[str, ...] = ()

@@ -127,11 +127,19 @@ def _refuse_strangers(there: Mapping[str, bytes], apps: Collection[str]) -> None
         )
 
 
-async def served_apps(broker: Broker, topics: Topics) -> frozenset[str]:
-    """Apps that the system on ``broker`` has said it serves; none where it has no registry yet."""
+async def served_apps(broker: Broker, topics: Topics) -> Mapping[str, bool]:
+    """Apps that the system on ``broker`` has said it serves, and whether they bring a promise; none where it has no
+    registry yet."""
     if topics.registry not in await broker.admin().topics():
-        return frozenset()
-    return frozenset((await _records(broker, topics))[0])
+        return {}
+    return {app: _is_promised(app, data) for app, data in (await _records(broker, topics))[0].items()}
+
+
+def _is_promised(app: str, data: bytes) -> bool:
+    try:
+        return part_of(app, data).apps[app].promise.active
+    except InvalidInputError:
+        return False  # nobody serves it as it stands
 
 
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:

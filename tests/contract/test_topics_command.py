@@ -5,10 +5,13 @@ import json
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 
 import pytest
 
+from sluicegate.domain.models.app import Promise
 from sluicegate.domain.plan import Epoch, Plan
+from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
@@ -16,7 +19,7 @@ from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.ports import TopicSpec
 from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
-from tests.harness import PATIENCE_S
+from tests.harness import PATIENCE_S, toy_catalogue
 
 pytestmark = pytest.mark.kafka
 
@@ -62,6 +65,24 @@ async def test_topics_are_created_checked_configured_and_pruned(kafka_url: str) 
     left = await admin.topics()
     assert not set(unserved) & left and {results, foreign} <= left
     await broker.close()
+
+
+async def test_an_app_with_a_promise_of_its_own_has_as_many_partitions_as_the_planner_gives_it(kafka_url: str) -> None:
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    broker = KafkaBroker(kafka_url.removeprefix("kafka://"), KafkaSettings())
+    names = Topics(prefix)
+    whole = toy_catalogue(("plain", "kept"))
+    apps = [
+        replace(app, promise=Promise(max_consecutive=3 * (app.name == "kept") or None)) for app in whole.apps.values()
+    ]
+    catalogue = replace(whole, apps={app.name: app for app in apps})
+    await broker.admin().create_topics(names.specs(["plain", "kept"], ["d0"], partitions={"plain": 2}))
+    producer = broker.producer()
+    await producer.start()
+    await publish_catalogue(broker, producer, names, catalogue)
+    await producer.stop()
+    await broker.close()
+    assert topics(kafka_url, prefix, "--device", "d0", "--check")["differences"] == []
 
 
 async def test_no_topic_is_pruned_of_a_device_that_is_set_or_planned(
