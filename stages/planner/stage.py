@@ -56,7 +56,7 @@ from sluicegate.stages.planner.table_publisher import TableMaker
 from sluicegate.stages.runtime.background_tasks import BackgroundTasks, beside
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.stages.telemetry.telemetry import count_plan
+from sluicegate.stages.telemetry.telemetry import SafeModes, count_plan, stands_by
 from sluicegate.streams.ports import BrokerError, Record, TopicPartition
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import WindowReader, decode_windows
@@ -113,6 +113,7 @@ class PlannerStage:
         self._topics = connections.topics
         self._clock = connections.clock
         self._meters = connections.telemetry.meters
+        self._safe_modes = SafeModes(self._meters)
         self._core = core
         self._handle = handle
         self._solver = solver
@@ -212,8 +213,9 @@ class PlannerStage:
             self._tell(Heard())
             subject, by_planner, device = (record.key or b"").decode("utf-8", "replace").partition(_FOR_DEVICE)
             if by_planner:
-                said = control.decode_announce(record.value)
-                self._tell(SafeModeRead(subject.removeprefix("app:"), device, said.state == "safe_mode"))
+                on = control.decode_announce(record.value).state == "safe_mode"
+                self._tell(SafeModeRead(subject.removeprefix("app:"), device, on))
+                self._safe_modes.told(subject, device, on=on)
             elif self._maker is not None:
                 missing = missing_load(control.decode_announce(record.value))
                 if missing is not None:
@@ -281,7 +283,7 @@ class PlannerStage:
             case StepDown(reason):
                 if reason:
                     log.warning("planner: stands by: %s", reason)
-                self._meters.set("sluice_planner_leading", 0.0)
+                stands_by(self._meters)
                 self._tasks.cancel()
                 if self._maker is not None:
                     self._tasks.begin(self._maker.close())
@@ -305,10 +307,9 @@ class PlannerStage:
                     log.warning("%s: %s: %s", subject, _LOGGED[state], detail)
                 self._meters.add("sluice_announcements", self.name, state)
                 post(topics.status, control.encode_announce(action), key=subject.encode())
-            case SafeMode(_, device, on):
+            case SafeMode(_, device):
                 said = action.said
                 self._meters.add("sluice_announcements", self.name, said.state)
-                self._meters.set("sluice_safe_mode", float(on), said.subject, self.name)
                 key = f"{said.subject}{_FOR_DEVICE}{device}".encode()
                 post(topics.status, control.encode_announce(said, self._clock.wall()), key=key)
             case PutTable(name, table):
@@ -344,8 +345,7 @@ class PlannerStage:
                 fenced = [device for device in self._core.fences if device in devices]
                 done = await asyncio.gather(*(self._committed(device) for device in fenced))
         except (TimeoutError, BrokerError) as error:
-            told = f" ({error})" if str(error) else ""
-            log.warning("planner: the newest plan cannot be read%s; it cannot lead yet", told)
+            log.warning("planner: the newest plan cannot be read (%s); it cannot lead yet", str(error) or "no answer")
             self._tell(PlansRead(term, ok=False))
         else:
             self._tell(PlansRead(term, devices=devices, committed=dict(zip(fenced, done, strict=True))))

@@ -64,9 +64,12 @@ class Meters:
         """A gauge is ``value`` now."""
         self._values[name][labels] = value
 
-    def clear(self, name: str) -> None:
-        """Forget a gauge's values: labels of the past are no state of now."""
-        self._values[name].clear()
+    def clear(self, name: str, *labels: str) -> None:
+        """Forget a gauge's values, or the one of these labels: what is past is no state of now."""
+        if labels:
+            self._values[name].pop(labels, None)
+        else:
+            self._values[name].clear()
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """One more value of a histogram."""

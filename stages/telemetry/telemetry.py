@@ -25,8 +25,23 @@ class Slice(Protocol):
         ...
 
 
+_BY_APP = ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses")
+_OF_A_PLAN = ("sluice_plan_solve_seconds", "sluice_plan_objective", "sluice_plan_bound", "sluice_devices_planned")
+
+
+def stands_by(meters: Meters) -> None:
+    """Another planner leads: what was said here of the last plan is said no more."""
+    meters.set("sluice_planner_leading", 0.0)
+    for name in ("sluice_plan_term", "sluice_plan_number"):
+        meters.clear(name, "planner")
+    for name in (*_OF_A_PLAN, *_BY_APP):
+        meters.clear(name)
+
+
 def count_plan(meters: Meters, plan: Plan) -> None:
     """A plan was published: what it says."""
+    for name in _BY_APP:
+        meters.clear(name)
     meters.add("sluice_plans_published")
     meters.set("sluice_plan_term", plan.epoch.term, "planner")
     meters.set("sluice_plan_number", plan.epoch.number, "planner")
@@ -34,8 +49,6 @@ def count_plan(meters: Meters, plan: Plan) -> None:
     meters.set("sluice_plan_objective", plan.objective)
     meters.set("sluice_plan_bound", plan.bound)
     meters.set("sluice_devices_planned", len({p.device for p in plan.placements}))
-    for name in ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses"):
-        meters.clear(name)
     for app, share in plan.served.items():
         meters.set("sluice_plan_served", share, app)
     for app, rows in plan.demand.items():
@@ -44,6 +57,20 @@ def count_plan(meters: Meters, plan: Plan) -> None:
     for placed in plan.placements:
         variants = " ".join(placed.variants)
         meters.set("sluice_plan_share", placed.share, placed.app, placed.device, placed.slice, variants)
+
+
+class SafeModes:
+    """What planners have announced, as the status topic has it: an app is in safe mode while it is for any device."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._standing: set[tuple[str, str]] = set()
+
+    def told(self, subject: str, device: str, *, on: bool) -> None:
+        """``subject`` is in safe mode for the sake of ``device``, or no more."""
+        (self._standing.add if on else self._standing.discard)((subject, device))
+        stands = any(one == subject for one, _ in self._standing)
+        self._meters.set("sluice_safe_mode", float(stands), subject, "planner")
 
 
 @dataclass(slots=True)

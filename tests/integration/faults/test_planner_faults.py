@@ -1,5 +1,6 @@
 """A planner that raises or hangs: the running system gets a plan all the same and answers queries."""
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 import sluicegate.planner.registry
+from sluicegate.domain.actions import Announce
+from sluicegate.domain.lease import Lease
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.planner.problems.problem import Allocation, Planner, Problem
@@ -105,3 +108,32 @@ async def test_a_stand_in_hosts_every_app_where_apps_are_more_than_devices(
             assert all("stands in" in reason for reason in await reasons(run))
         finally:
             hanging.released.set()
+
+
+async def test_a_planner_that_stands_by_tells_no_plan_and_every_one_the_safe_mode_that_stands(tmp_path: Path) -> None:
+    """Epochs begin anew with each term: numbers of the past would be taken for the newest."""
+    settings = settings_for("memory://", tmp_path)
+    async with running(settings, connect("memory://"), roles=("planner", "worker")) as run:
+        await run.planned()
+        meters, status = run.system.telemetry.meters, run.topics.status
+        assert meters.values("sluice_plan_number")["planner",] >= 1.0
+        assert meters.values("sluice_plan_served")
+        producer = run.system.producer
+
+        async def said(device: str, state: str) -> float:
+            value = control.encode_announce(Announce("app:toy", state, "as another planner found"), 1.0)
+            await producer.send(status, value, key=f"app:toy@planner-{device}".encode())
+            await asyncio.sleep(1.0)
+            return meters.value("sluice_safe_mode", "app:toy", "planner")
+
+        told = [("d7", "safe_mode"), ("d8", "safe_mode"), ("d7", "promise_kept"), ("d8", "promise_kept")]
+        assert [await said(*one) for one in told] == [1.0, 1.0, 1.0, 0.0]
+        lease = Lease(term=1000, holder="another")
+        await producer.send(status, control.encode_lease(lease), key=control.LEASE_KEY)
+        await asyncio.sleep(0.5)
+        assert meters.value("sluice_planner_leading") == 0.0
+        assert ("planner",) not in meters.values("sluice_plan_number")
+        assert any(stage.startswith("worker") for (stage,) in meters.values("sluice_plan_number"))
+        for name in ("sluice_plan_term", "sluice_plan_served", "sluice_predicted_misses", "sluice_devices_planned"):
+            assert ("planner",) not in meters.values(name) and () not in meters.values(name)
+        assert not meters.values("sluice_predicted_misses")
