@@ -280,7 +280,7 @@ class PlannerCore:
         if self._tables is not None:
             self._tables.begin()
         actions.append(lead)
-        actions += self._reclaiming.back(self._controller.living)
+        actions += self._reclaiming.taken_over(self._controller.living, read.devices)
         reason = "first plan"
         if lead.before or newest is not None:
             reason = f"term {lead.term} follows {lead.before or 'the one before'}"

@@ -164,7 +164,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class SweepFailed:
-    """It was cut short, anywhere. ``gone``: the device has no work topic; nothing was ever sent there."""
+    """It was cut short, anywhere. ``gone``: the device has no work topic, so that nothing is left there."""
 
     device: str
     gone: bool = False

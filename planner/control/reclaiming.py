@@ -8,11 +8,12 @@ Rules.
   write there; so is one that was cut short, which begins again at the committed offset.
 - Who takes over keeps the fences of the newest plan that lie below what was committed on their topics.
 - Once the device is back it is let in at the end of the sweep under way, not before: its worker reads from the fence.
-- Where what expires belongs to an app with a promise, safe mode is announced first, and its end once it is let in.
+- Where what expires belongs to an app with a promise, safe mode is announced first, and its end once it is let in, or
+  its work topic is gone.
   Who takes over knows from the status topic which announcements stand, and ends those of devices that are back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -40,6 +41,8 @@ from sluicegate.planner.control.events import (
 
 AGAIN = 0.5
 """Seconds between sweeps of one device."""
+
+_GONE = "has no work topic any more"
 
 ReclaimEvent = SweepBegan | WorkLeft | TooLarge | Swept | SweepFailed
 ReclaimAction = Sweep | Move | End | LetIn | SafeMode
@@ -95,9 +98,17 @@ class Reclaiming:
         """Another leader has announced safe mode for the sake of ``device``, or its end."""
         (self._announced.add if on else self._announced.discard)((app, device))
 
-    def back(self, living: Iterable[str]) -> list[SafeMode]:
-        """A term began while these lived: what stands of those that wait for no sweep is over."""
-        return [said for device in sorted({*living} - self._sweeps.keys()) for said in self._kept(device)]
+    def taken_over(self, living: Collection[str], there: Collection[str]) -> list[SafeMode]:
+        """A term began while these lived, and ``there`` had work topics: what stands of those that live and wait for no
+        sweep, or that are gone, is over."""
+        named = {*living, *(device for _, device in self._announced)} - self._sweeps.keys()
+        said = []
+        for device in sorted(named):
+            if device in living:
+                said += self._kept(device)
+            elif device not in there:
+                said += self._kept(device, _GONE)
+        return said
 
     def dead(self, device: str, now: float) -> None:
         """``device`` is to be swept from now on."""
@@ -144,8 +155,8 @@ class Reclaiming:
             case SweepFailed(device, gone):
                 if gone:
                     del self._sweeps[device]
-                else:
-                    self._again(sweep, now)
+                    return [*self._kept(device, _GONE)]
+                self._again(sweep, now)
                 return []
             case _:
                 assert_never(event)
@@ -184,10 +195,10 @@ class Reclaiming:
         del self._sweeps[device]
         return [LetIn(device), *self._kept(device)]
 
-    def _kept(self, device: str) -> list[SafeMode]:
+    def _kept(self, device: str, why: str = "is back") -> list[SafeMode]:
         kept = sorted(app for app, of in self._announced if of == device)
         self._announced -= {(app, device) for app in kept}
-        return [SafeMode(app, device, False, f"{device} is back") for app in kept]
+        return [SafeMode(app, device, False, f"{device} {why}") for app in kept]
 
     @staticmethod
     def _again(sweep: _Sweep, now: float) -> None:

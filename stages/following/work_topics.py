@@ -47,13 +47,19 @@ class WorkTopics:
         """Those that have one, as far as is known."""
         return tuple(sorted(d for topic in self._there if (d := self._topics.device_of(topic)) is not None))
 
-    async def look(self) -> None:
-        """Look them up now. A broker that is away leaves what was known."""
+    async def look(self) -> bool:
+        """Look them up now. False: the broker is away, which leaves what was known."""
         self._looked = self._clock.monotonic()
         try:
             self._there = await self._broker.admin().topics()
         except SluiceError as error:
             log.warning("work topics cannot be looked up (%s)", error)
+            return False
+        return True
+
+    async def gone(self, device: str) -> bool:
+        """Whether the broker says, now, that ``device`` has none."""
+        return await self.look() and not self._has(device)
 
     def look_soon(self, then: Callable[[], None] = lambda: None) -> None:
         """Look them up beside what is done now, and call ``then``; calls close together are one look, of the first."""

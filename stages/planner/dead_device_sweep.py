@@ -225,7 +225,11 @@ class Reclaimer:
                     await self._write_all(transactions, [move], device, group)
             else:
                 told = InvalidInputError("record", str(error))
-                await transactions.write([self._instead(moves[0][0], device, told)], behind, group)
+                try:
+                    await transactions.write([self._instead(moves[0][0], device, told)], behind, group)
+                except LettersTooLargeError as refused:
+                    log.error("what becomes of %s can never be written: %s", last.place, refused)
+                    await transactions.write([], behind, group)
 
     async def _post_all(self, moves: Sequence[tuple[_Read, Letter | None]], device: str) -> None:
         """Write them, and wait until all are acknowledged."""

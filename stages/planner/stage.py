@@ -340,7 +340,8 @@ class PlannerStage:
         try:
             async with asyncio.timeout(_CATCH_UP):
                 await self._plans.catch_up()
-                await self._works.look()
+                if not await self._works.look():
+                    raise BrokerError("work topics cannot be looked up")
                 devices = self._works.devices()
                 fenced = [device for device in self._core.fences if device in devices]
                 done = await asyncio.gather(*(self._committed(device) for device in fenced))
@@ -366,13 +367,13 @@ class PlannerStage:
 
     async def _sweep(self, device: str) -> None:
         try:
-            if self._works.lacking([device]):
+            if self._works.lacking([device]) and await self._works.gone(device):
                 self._tell(SweepFailed(device, gone=True))
                 return
             await self._reclaimer.sweep(device)
         except Exception as error:  # the broker may be away; the sweep is repeated until it ends well
             log.warning("sweeping %s failed (%s); trying again", device, error)
-            self._tell(SweepFailed(device))
+            self._tell(SweepFailed(device, gone=await self._works.gone(device)))
 
     async def _make(self, make: Make) -> None:
         assert self._maker is not None  # the core asks for tables where there are rules for them

@@ -11,11 +11,20 @@ from sluicegate.domain.query import Query
 from sluicegate.planner.control.events import End, Move, PlannerEvent, SweepFailed
 from sluicegate.planner.control.reclaiming import AGAIN, ReclaimEvent, Reclaiming
 from sluicegate.stages.connections import Connections
+from sluicegate.stages.following.work_topics import WorkTopics
 from sluicegate.stages.planner.dead_device_sweep import Reclaimer
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import FencedError, Letter, LettersTooLargeError, Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import (
+    BrokerError,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -133,4 +142,49 @@ async def test_a_query_too_large_to_go_back_ends_alone(monkeypatch: pytest.Monke
     assert (outcome.kind, outcome.reason, outcome.device) == (OutcomeKind.FAILED, Reason.TOO_LARGE, "d0")
     await reclaimer.close()
     await outbox.stop()
+    await broker.close()
+
+
+async def test_a_query_whose_end_cannot_be_written_either_holds_up_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results topic takes nothing as large as what would be said."""
+    broker, topics, written, clock = MemoryBroker(), Topics("t"), list[Letter](), SystemClock()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    now = clock.wall()
+    query = Query("a", "toy", now - 1.0, now + 60.0)
+    tensor = Tensor("x", "FP32", (1, 1), bytes(4))
+    work = codec.encode_work(codec.QueryMessage(query, (tensor,)), epoch=Epoch(1, 1), slice="")
+    await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+    monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
+    monkeypatch.setattr(Fenced, "limit", 0)
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=clock)
+    reclaimer = Reclaimer(connections, Outbox(producer), core.tell, apps=["toy"], exactly_once=True)
+    await reclaimer.sweep("d0")
+    assert (core.fence, written) == (1, [])
+    await reclaimer.close()
+    await broker.close()
+
+
+async def test_a_work_topic_is_gone_where_the_broker_says_so_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, topics = MemoryBroker(), Topics("t")
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0", "d1"]))
+    works = WorkTopics(broker, topics, SystemClock())
+    await works.look()
+    admin = broker.admin()
+    left = await admin.topics() - {topics.work("d1")}
+
+    async def away() -> frozenset[str]:
+        raise BrokerError("nobody answers")
+
+    async def there() -> frozenset[str]:
+        return left
+
+    monkeypatch.setattr(admin, "topics", away)
+    monkeypatch.setattr(broker, "admin", lambda: admin)
+    assert not await works.gone("d1") and not works.lacking(["d1"])
+    monkeypatch.setattr(admin, "topics", there)
+    assert not works.lacking(["d1"]), "as it was when it was looked up"
+    assert await works.gone("d1") and not await works.gone("d0")
     await broker.close()

@@ -85,12 +85,25 @@ def test_who_takes_over_ends_safe_mode_that_another_leader_announced_once_its_de
     found.read("r", "d3", on=False)
     assert found.begin({}, {}) == []
     found.dead("d3", NOW)
-    assert found.back(["d0", "d3", "d4"]) == [SafeMode("q", "d4", False, "d4 is back")], "d3 waits for its sweep"
-    assert found.back(["d4"]) == []
+    there = ["d0", "d3", "d4", "d5"]
+    over = [SafeMode("q", "d4", False, "d4 is back")]
+    assert found.taken_over(["d0", "d3", "d4"], there) == over, "d3 waits for its sweep, d5 for its worker"
+    assert found.taken_over(["d4"], there) == []
+    assert found.taken_over(["d4"], there[:-1]) == [SafeMode("p", "d5", False, "d5 has no work topic any more")]
     found.due(NOW)
     found.absent("d3")
     over = [SafeMode(app, "d3", False, "d3 is back") for app in ("p", "q")]
     assert found.handle(SweepBegan("d3", 7, 7), NOW, WALL) == [LetIn("d3"), *over]
+
+
+def test_safe_mode_ends_where_the_work_topic_of_its_device_is_gone() -> None:
+    """Nobody lets a device in that was taken off, and nothing of it can be lost any more."""
+    found = sweeping()
+    found.read("q", "d4", on=True)
+    found.handle(WorkLeft("d3", (left(40, "p", WALL - 1.0),)), NOW, WALL)
+    over = SafeMode("p", "d3", False, "d3 has no work topic any more")
+    assert found.handle(SweepFailed("d3", gone=True), NOW, WALL) == [over]
+    assert found.taken_over(["d3"], ["d3", "d4"]) == []
 
 
 @pytest.mark.parametrize("offsets", [(39,), (45,), (41, 41), (42, 41), (46,)])
