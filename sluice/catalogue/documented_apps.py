@@ -20,10 +20,7 @@ def published_apps(settings: Settings, asked: Sequence[str]) -> tuple[App, ...]:
     from sluicegate.profiles.demo import digits, langid, signals
 
     demo = {module.APP.name: module.APP for module in (digits, signals, langid)}
-    if settings.catalogue is not None:
-        mine: Catalogue | None = load_catalogue(settings.catalogue, verify=False)
-    else:
-        mine = Registered(settings.home).catalogue(verify=False)
+    mine = _at_hand(settings)
     own = dict(mine.apps) if mine is not None else {}
     known = {**demo, **own}
     served = tuple(own) if settings.catalogue is not None else wanted_apps(settings, (), mine) or DEFAULT
@@ -46,7 +43,7 @@ def topic_specs(
 
     ``promised``: apps that bring a promise of their own, besides those of the catalogue at hand.
     """
-    catalogue = known_catalogue(settings)
+    catalogue = _at_hand(settings)
     own = {name for name, app in catalogue.apps.items() if app.promise.active} if catalogue is not None else set()
     return Topics(settings.prefix).specs(
         apps,
@@ -55,3 +52,10 @@ def topic_specs(
         demand_partitions=settings.planner.demand_partitions,
         policies=settings.topics.policies(),
     )
+
+
+def _at_hand(settings: Settings) -> Catalogue | None:
+    """The settings' catalogue, or what was registered here."""
+    if settings.catalogue is not None:
+        return load_catalogue(settings.catalogue, verify=False)
+    return Registered(settings.home).catalogue(verify=False)
