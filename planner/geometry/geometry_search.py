@@ -142,8 +142,11 @@ class Search:
         self.steps.append(f"geometry search: {outcome.log[-1]}")
         gpus = [np.rint(g).astype(np.int64) for g in matrix.by_fleet()]
         rounded = self._tried(gpus)
-        whole = evaluate(_cut(self._program, self._fleets, gpus), np.rint(outcome.solved.units).astype(np.int64))
-        return [rounded, replace(rounded, counts=replace(rounded.counts, whole=whole))]
+        cut, units = _cut(self._program, self._fleets, gpus), np.rint(outcome.solved.units).astype(np.int64)
+        if not cut.allowed(units):
+            self.steps.append("geometry search: more loads than allowed on slices cut so")
+            return [rounded]
+        return [rounded, replace(rounded, counts=replace(rounded.counts, whole=evaluate(cut, units)))]
 
     def _improved(self, best: Choice) -> Choice:
         """One GPU cut otherwise at a time; where those are few trials."""
@@ -191,15 +194,19 @@ def _moved(fleets: Sequence[Fleet], gpus: Sequence[Ints], which: int) -> list[li
 
 
 def _cut(program: Program, fleets: Sequence[Fleet], gpus: Sequence[Ints]) -> Program:
-    """The program once the GPUs are cut so. What slices hold that no longer exist is loaded nowhere."""
+    """The program once the GPUs are cut so. What slices hold that no longer exist is loaded nowhere, and what is cut
+    anew holds nothing."""
     counts = units_of(fleets, gpus, program.counts)
+    hosted = np.bincount(program.host_pool, weights=program.loaded, minlength=len(counts)).astype(np.int64)
+    holding_else = np.maximum(0, program.pool_count - hosted - program.empty_units)
     left = list(counts)
     hosts = []
     for host in program.hosts:
         loaded = min(host.loaded, left[host.pool])
         left[host.pool] -= loaded
         hosts.append(host if loaded == host.loaded else replace(host, loaded=loaded))
-    return replace(program, counts=counts, hosts=tuple(hosts))
+    empty = tuple(max(0, n - else_) for n, else_ in zip(left, holding_else.tolist(), strict=True))
+    return replace(program, counts=counts, hosts=tuple(hosts), empty_units=empty)
 
 
 def _now(fleet: Fleet) -> Ints:

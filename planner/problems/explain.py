@@ -162,10 +162,8 @@ def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
     """Queries/s served and accuracy over them, by the relaxed program (with a unit more in ``pool``)."""
     if not program.serves:
         return None
-    counts = program.pool_count.copy()
     if pool is not None:
-        counts[pool] += 1
-        program = replace(program, counts=tuple(int(c) for c in counts))
+        program = replace(program, counts=_one_more(program.counts, pool), empty_units=_one_more(program.empty_units, pool))
     try:
         solved = goal_chain.run(Matrix(program), program).solved
     except SolverError:
@@ -174,6 +172,10 @@ def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
     accuracy = float((program.accuracy * program.weight[program.serve_demand]) @ solved.shares)
     qps = sum(d.qps * s for d, s in zip(program.demands, solved.served.tolist(), strict=True))
     return qps, accuracy / served if served else 0.0
+
+
+def _one_more(units: Sequence[int], pool: int) -> tuple[int, ...]:
+    return tuple(n + (p == pool) for p, n in enumerate(units))
 
 
 def _money(program: Program) -> tuple[float, float]:

@@ -157,3 +157,18 @@ def test_pools_of_unlike_gpus_that_are_cut_alike_are_called_by_both_and_their_sl
     answer = planner("allocation").allocate(problem)
     pools = explain(problem, answer, {"a": "left", "b": "right", "c0": "cpu"}).pools
     assert {(p.pool, p.count) for p in pools} == {("left + right:4g", 2), ("left + right:3g", 2), ("cpu", 1)}
+
+
+def test_a_unit_more_holds_nothing_and_is_no_load_in_anothers_place() -> None:
+    """Both CPUs hold the small classifier; none of them may load anything else, a third one may."""
+    before = (Placement("c0", "cat", ("cat-s",), 0.5, 1), Placement("c1", "cat", ("cat-s",), 0.5, 1))
+    free, held = (
+        explain(
+            replace(asked(5.0, 0.0), devices=DEVICES[:2], previous=before, max_loads=most),
+            placed(("c0", "cat-s", 0.5), ("c1", "cat-s", 0.5)),
+            POOLS,
+        ).pools[0]
+        for most in (None, 0)
+    )
+    assert free.gain_accuracy == 0.0
+    assert held.gain_accuracy == pytest.approx(1.0 - 0.72 / 0.96)

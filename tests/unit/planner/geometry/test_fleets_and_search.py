@@ -135,6 +135,19 @@ def test_changes_of_gpus_that_cost_nothing_are_not_counted() -> None:
     assert found.best.changes == 0
 
 
+@pytest.mark.parametrize(("most", "loads"), [(None, 4), (0, 1), (2, 3)])
+def test_slices_that_a_cut_could_make_are_no_empty_ones_to_load_on(most: int | None, loads: int) -> None:
+    """One GPU is whole, one quartered; three quarters hold what nobody asks for now, the fourth nothing."""
+    program = replace(
+        asked(1.0, 4.0),
+        hosts=(Host(0, ("a-v",), 1, 0.0, 0.0), Host(1, ("b-v",), 0, 0.0, 0.0), Host(1, ("c-v",), 3, 0.0, 0.0)),
+        empty_units=(1, 5),
+        max_loads=most,
+    )
+    cut = Fleet(2, (WHOLE, QUARTERS), {WHOLE: 1, QUARTERS: 1}, {"4g": 0, "1g": 1}, 0, 1, charged=True)
+    assert Search(program, [cut], GeometrySettings()).run().best.counts.whole.units.tolist()[1] == loads
+
+
 def test_where_the_search_runs_out_one_gpu_at_a_time_is_cut_as_long_as_that_serves_more() -> None:
     """Half a GPU is what the relaxed program would quarter, and no whole one is near; only then is b served at all."""
     limits = Limits(nodes=0, seconds=0.0)
