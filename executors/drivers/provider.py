@@ -40,11 +40,11 @@ class Provider(Protocol):
         ...
 
     async def up(self, node: str, kind: Kind) -> bool:
-        """Whether the instance runs by now."""
+        """Whether the instance runs by now. Raises ProviderError."""
         ...
 
     async def release(self, node: str, kind: Kind) -> None:
-        """Give an instance back; unknown ones are ignored."""
+        """Give an instance back; unknown ones are ignored. Raises ProviderError."""
         ...
 
 

@@ -73,7 +73,7 @@ class Released:
 class CallFailed:
     """The provider could not be reached: what it was asked is asked again."""
 
-    call: AskSpot | OrderOnDemand
+    call: "AskSpot | OrderOnDemand | Release"
 
 
 MarketEvent = Noticed | SpotAnswered | InstanceUp | Ordered | Released | CallFailed

@@ -9,7 +9,8 @@ Rules.
 - A notice for a device that is unknown, or has no spot instance now, is told and ignored.
 - What is not noticed is paid as it is: spot devices from the start, all others on demand.
 - Where the provider cannot be reached it is asked again at the next look, and a worker that could not be started is
-  started again; what was ordered is looked up at each.
+  started again; what was ordered is looked up at each. What could not be given back is paid until it is, or until the
+  device has another instance of its kind.
 """
 
 from collections.abc import Sequence
@@ -102,7 +103,7 @@ class SpotCapacity:
         self._deadlines: dict[str, float] = {}
         self._ordered: dict[str, Kind] = {}
         self._drains: dict[str, _Drain] = {}
-        self._again: list[AskSpot | OrderOnDemand] = []
+        self._again: list[AskSpot | OrderOnDemand | Release] = []
         self._start_again: set[str] = set()
         self._next_interval: float | None = None
 
@@ -138,7 +139,7 @@ class SpotCapacity:
         if self._next_interval is None:
             self._next_interval = now + self._interval
             actions += self._begin(now)
-        actions += self._again
+        actions += [call for call in self._again if not (isinstance(call, Release) and self._has(call.node, call.kind))]
         self._again = []
         actions += [Start(device) for device in sorted(self._start_again)]
         self._start_again.clear()
@@ -210,14 +211,20 @@ class SpotCapacity:
                 withdrawn = self._drain(node, now)
                 self._drains[node].bring = kind
             case LetGo(_, kind):
-                # A spot instance that another replaced is taken by the provider; what it costs goes on.
-                if self._procurement.state(node) is NodeState(kind.value):
+                # A spot instance that another replaces is taken by the provider; its cost goes on once that is up.
+                if self._has(node, kind):
+                    if self._ordered.get(node) is kind:
+                        self._meter.stop(node, kind, now)
                     return []
                 withdrawn = self._drain(node, now)
                 self._drains[node].release.append(kind)
             case Requeue():  # it is drained since the notice, and its worker was ended before the deadline
                 return []
         return [*withdrawn, *self._drained(node, now)]
+
+    def _has(self, node: str, kind: Kind) -> bool:
+        """Whether it has an instance of this kind, or one is ordered."""
+        return self._procurement.state(node) is NodeState(kind.value) or self._ordered.get(node) is kind
 
     def _drain(self, node: str, now: float) -> list[CapacityAction]:
         """Have plans leave it out, and its worker end once it holds nothing; what is under way goes on."""

@@ -163,7 +163,9 @@ def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
     if not program.serves:
         return None
     if pool is not None:
-        program = replace(program, counts=_one_more(program.counts, pool), empty_units=_one_more(program.empty_units, pool))
+        program = replace(
+            program, counts=_one_more(program.counts, pool), empty_units=_one_more(program.empty_units, pool)
+        )
     try:
         solved = goal_chain.run(Matrix(program), program).solved
     except SolverError:

@@ -262,9 +262,8 @@ class CapacityStage:
                         self._tell(InstanceUp(node, kind))
                 case Release(node, kind):
                     await provider.release(node, kind)
+                    self._tell(Released(node, kind))
         except SluiceError as error:
             log.error("%s: %s: %s", self.name, call.node, error)
-            if isinstance(call, AskSpot | OrderOnDemand):
+            if not isinstance(call, LookUp):
                 self._tell(CallFailed(call))
-        if isinstance(call, Release):
-            self._tell(Released(call.node, call.kind))

@@ -325,6 +325,43 @@ def test_a_provider_that_cannot_be_reached_is_asked_again_at_the_next_look() -> 
     assert AskSpot("s") not in market.tell(Ticked(), 1.0)
 
 
+def test_what_could_not_be_given_back_is_paid_and_given_back_later_unless_another_of_its_kind_is_there() -> None:
+    market = Market("hybrid")
+    market.tell(Noticed("s", market.now + 120.0))
+    market.beat(SETTLE, 0)
+    market.tell(WorkerStopped("s"))
+    market.tell(SpotAnswered("s", False))
+    market.tell(Ordered("s"))
+    lost = Release("s", Kind.SPOT)
+    assert lost in market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)
+    assert market.tell(CallFailed(lost)) == []
+    said = market.tell(Ticked(), 3.0)
+    assert lost in said
+    assert lost not in market.tell(Ticked()), "once a failure"
+    (bill,) = [a for a in said if isinstance(a, Bill)]
+    assert bill.paid[Kind.SPOT] == pytest.approx(SPOT * (market.now - START) / 3600.0)
+    market.tell(CallFailed(lost))
+    said = market.tell(Ticked(), 500.0)
+    assert lost in said and AskSpot("s") in said
+    market.tell(CallFailed(lost))
+    market.tell(SpotAnswered("s", True))
+    assert lost not in market.tell(Ticked(), 1.0), "one that was ordered since would be given back"
+
+
+def test_a_spot_instance_that_is_ordered_when_the_old_one_is_taken_is_not_given_back_with_it() -> None:
+    market = Market("spot-only")
+    market.tell(Noticed("s", market.now + 60.0))
+    market.beat(SETTLE, 0)
+    market.tell(WorkerStopped("s"))
+    market.tell(SpotAnswered("s", True), 60.0 - SETTLE - 1.0)
+    said = market.tell(Ticked(), 1.0)
+    assert Release("s", Kind.SPOT) not in said and LookUp("s", Kind.SPOT) in said
+    assert Release("s", Kind.SPOT) not in market.tell(Ticked(), 30.0)
+    (bill,) = [a for a in market.tell(Ticked()) if isinstance(a, Bill)]
+    assert bill.paid[Kind.SPOT] == pytest.approx(SPOT * 60.0 / 3600.0), "none ran in the last half minute"
+    assert worth(market.tell(InstanceUp("s", Kind.SPOT))) == [Start("s")]
+
+
 def test_an_instance_that_was_not_ordered_is_not_paid() -> None:
     market = Market()
     assert market.tell(InstanceUp("s", Kind.ON_DEMAND)) == []
