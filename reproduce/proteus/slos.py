@@ -11,6 +11,7 @@ MULTIPLES = ("1x", "1.5x", "2.1x", "2.5x", "3x", "3.5x")
 COMPARED = (
     systems.OURS,
     systems.PROTEUS_EXACT,
+    systems.PROTEUS_MENDED,
     systems.SOMMELIER,
     systems.SOMMELIER_MENDED,
     systems.INFAAS,
