@@ -36,7 +36,7 @@ from sluicegate.planner.problems.problem_checks import check
 from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
-LOST = 2.0
+LOST = 1.5
 """Queries lost for each by which a steady demand overflows: chosen on Proteus's traces, where 1 to 3 were tried."""
 _SERVED = 1.0 - 1e-6
 
