@@ -76,7 +76,7 @@ async def test_the_page_shows_what_happens(tmp_path: Path) -> None:
         assert [text.split("\n")[0] for text in shown] == [
             "Demand", "Goodput", "Violations", "Accuracy", "p99 latency", "Devices",
         ]  # fmt: skip
-        assert float(shown[1].split("\n")[1].split("/")[0]) > 0
+        assert float(shown[1].split("\n")[1].removesuffix("queries/s")) > 0
         assert "2" in shown[5] and "of 2" in shown[5]
         assert await page.locator("#devices article").count() == 2
         assert "sight: sight-v2" in await page.inner_text("#devices")
@@ -92,6 +92,20 @@ async def test_the_page_shows_what_happens(tmp_path: Path) -> None:
 
 async def contains(page: Any, place: str, text: str) -> bool:
     return text in await page.inner_text(place)
+
+
+async def test_demand_is_told_in_rows_and_answers_in_queries(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await asked(run, 2.0)
+        await page.wait_for_selector("#tiles .tile")
+        units = await page.locator("#tiles .tile small").all_inner_texts()
+        assert units[:2] == ["rows/s", "queries/s"]
+        assert "in rows" in await page.inner_text(".chart h2 small")
+        await page.hover("#flow")
+        told = (await page.inner_text("#flow .tip")).split("\n")[1:]
+        assert [line.split()[-1] for line in told] == ["rows/s", "queries/s", "queries/s", "rows/s", "rows/s"]
 
 
 async def test_one_app_is_chosen_and_a_point_in_time_is_told(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ function tiles(alive) {
   const slowest = apps.filter((app) => app.p99_ms !== null).sort((a, b) => b.p99_ms / b.slo_ms - a.p99_ms / a.slo_ms)[0];
   const queued = sum(shown.devices.map((device) => device.queued));
   $("tiles").replaceChildren(
-    tile("Demand", rate(demand), "/s", "rows asked, mean of 10 s"),
-    tile("Goodput", rate(good), "/s", "answered on time"),
+    tile("Demand", rate(demand), "rows/s", "asked, mean of 10 s"),
+    tile("Goodput", rate(good), "queries/s", "answered on time"),
     tile("Violations", percent(share), "%", share === null ? "no queries" : `${rate(missed)} a second missed`, share > 0.05 ? "bad" : share > 0.005 ? "warn" : ""),
     tile("Accuracy", percent(weigh("accuracy")), "%", good ? `${percent(weigh("of_best"))} % of the best` : "nothing answered"),
     tile("p99 latency", slowest ? number(slowest.p99_ms) : "–", "ms", slowest ? `${slowest.name}, SLO ${number(slowest.slo_ms)} ms` : "", slowest && slowest.p99_ms > slowest.slo_ms ? "bad" : ""),
@@ -194,7 +194,7 @@ function flow() {
   picture.append(draw("path", { class: "f-best", d: path(upTo(best), x, y) }));
   picture.append(draw("path", { class: "f-demand", d: path(demand, x, y) }));
   picture.append(draw("path", { class: "f-good", d: path(good, x, y) }));
-  place(box, picture, x, (i) => `demand  ${number(demand[i])}/s\non time ${number(good[i])}/s\nmissed  ${number(missed[i])}/s\nplan carries ${number(carries[i])}/s\nbest alone   ${number(best[i])}/s`);
+  place(box, picture, x, (i) => `demand  ${number(demand[i])} rows/s\non time ${number(good[i])} queries/s\nmissed  ${number(missed[i])} queries/s\nplan carries ${number(carries[i])} rows/s\nbest alone   ${number(best[i])} rows/s`);
 }
 function known(name) {
   const lines = chosen().map((app) => shown.series[app][name]);
@@ -310,7 +310,7 @@ function decisions() {
 }
 function planLine(plan) {
   const served = Object.entries(plan.served).filter(([, share]) => share < 0.9995).map(([app, share]) => `${app} served to ${percent(share)} %`);
-  const demand = Object.entries(plan.demand).map(([app, rows]) => `${app} ${rate(rows)}/s`).join(", ");
+  const demand = Object.entries(plan.demand).map(([app, rows]) => `${app} ${rate(rows)} rows/s`).join(", ");
   const gap = plan.bound > plan.objective + 0.0005 ? `, bound ${percent(plan.bound)} %` : "";
   const became = plan.changes.length ? `; ${plan.changes.join("; ")}` : plan.epoch[1] > 1 ? "; the same variants, other shares" : "";
   return el("li", {}, el("time", {}, ago(plan.created)), el("span", {}, el("b", {}, `plan ${plan.epoch.join(".")}`), ` because: ${plan.reason}${became}`),
