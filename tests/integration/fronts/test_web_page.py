@@ -108,6 +108,25 @@ async def test_demand_is_told_in_rows_and_answers_in_queries(tmp_path: Path) -> 
         assert [line.split()[-1] for line in told] == ["rows/s", "queries/s", "queries/s", "rows/s", "rows/s"]
 
 
+WITHOUT_A_PLAN = """() => {
+  const none = Array(shown.span).fill(null);
+  for (const one of Object.values(shown.series)) Object.assign(one, { capacity: none, best_only: none });
+  render();
+  return ["#flow", "#accuracy"].map((id) => [...document.querySelectorAll(`${id} text`)].map((t) => t.textContent));
+}"""
+"""Labels of two charts where nothing was asked yet and it isn't known what is carried."""
+
+
+async def test_labels_of_axes_are_the_values_of_their_lines(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (_, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await page.wait_for_selector("#flow text")
+        flow, accuracy = await page.evaluate(WITHOUT_A_PLAN)
+        assert flow[:5] == ["0", "2.5", "5", "7.5", "10"]
+        assert accuracy[:3] == ["50 %", "70 %", "90 %"]
+
+
 async def test_one_app_is_chosen_and_a_point_in_time_is_told(tmp_path: Path) -> None:
     async with watched(tmp_path) as (run, address), browser() as chrome:
         page = await chrome.new_page(viewport={"width": 1280, "height": 900})

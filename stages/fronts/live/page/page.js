@@ -166,6 +166,7 @@ function steps(top) {
   const step = [1, 2, 2.5, 5, 10].map((f) => f * size).find((s) => s >= raw);
   return Array.from({ length: Math.ceil(top / step) + 1 }, (_, i) => i * step);
 }
+const label = (tick) => tick.toLocaleString("en", { maximumFractionDigits: 1 });
 function path(values, x, y) {
   let out = "", pen = false;
   values.forEach((value, i) => {
@@ -183,7 +184,7 @@ function flow() {
   // What is carried may be many times what is asked: it is shown up to twice that.
   const ticks = steps(Math.max(asked, Math.min(2 * asked, ...[Math.max(...carries.map((value) => value || 0), ...best.map((value) => value || 0))])));
   const most = ticks[ticks.length - 1];
-  const { picture, x, y, width } = frame(box, ticks[ticks.length - 1], ticks, (tick) => number(tick));
+  const { picture, x, y, width } = frame(box, ticks[ticks.length - 1], ticks, label);
   picture.append(draw("path", { class: "a-good", d: `${path(good, x, y)}L${x(shown.span - 1)} ${y(0)}L${x(0)} ${y(0)}Z` }));
   const bar = Math.max(1.5, (width - LEFT) / shown.span - 1);
   missed.forEach((value, i) => {
@@ -225,7 +226,7 @@ function accuracy() {
   const low = found.length ? Math.max(0, Math.floor(20 * (Math.min(...found) - 0.01)) / 20) : 0.5;
   const ticks = steps(1 - low).filter((tick) => low + tick < 1.0001);
   const box = $("accuracy");
-  const { picture, x, y } = frame(box, 1 - low, ticks, (tick) => percent(low + tick, 0));
+  const { picture, x, y } = frame(box, 1 - low, ticks, (tick) => `${label(100 * (low + tick))} %`);
   values.forEach((line, i) => picture.append(draw("path", { class: `l${i % 5}`, d: path(line.map((value) => value === null ? null : value - low), x, y) })));
   $("accuracy-legend").replaceChildren(...apps.map((app, i) => el("li", { class: `b${i % 5}` }, app)));
   place(box, picture, x, (i) => apps.map((app, n) => `${app} ${values[n][i] === null ? "–" : percent(values[n][i]) + " %"}`).join("\n"));
