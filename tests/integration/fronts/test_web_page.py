@@ -160,6 +160,30 @@ async def test_a_phone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+BEFORE_A_PLAN = """() => {
+  shown.plans = []; shown.said = []; shown.host = { ...shown.host, starved: true, detail: "short of cores" };
+  shown.apps[0].name = "sight".repeat(40);
+  render();
+  const [said, list, banner, tiles] = ["#decisions .none", "#decisions", "#starved", "#tiles"]
+    .map((id) => document.querySelector(id).getBoundingClientRect());
+  return [
+    said.width / list.width, banner.left - tiles.left, banner.right - tiles.right, document.documentElement.scrollWidth,
+  ];
+}"""
+"""An app of a long name on a starved host without a plan: how wide is what is said of that, whether the banner stands
+above the tiles, and how wide the page is."""
+
+
+async def test_what_is_said_has_room_before_the_first_plan_on_a_starved_host_for_a_long_name(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (_, address), browser() as chrome:
+        for width in (1280, 390):
+            page = await chrome.new_page(viewport={"width": width, "height": 900})
+            await page.goto(address)
+            await page.wait_for_selector("#devices article")
+            await page.evaluate("() => { document.querySelector('#app').replaceChildren(); }")
+            assert await page.evaluate(BEFORE_A_PLAN) == [1, 0, 0, width]
+
+
 async def test_nothing_is_cut_where_names_and_notes_are_long(tmp_path: Path) -> None:
     async with watched(tmp_path) as (run, address), browser() as chrome:
         page = await chrome.new_page(viewport={"width": 1280, "height": 900})
