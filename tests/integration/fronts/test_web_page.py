@@ -144,7 +144,10 @@ async def test_it_is_dark_where_the_reader_is_and_changes_on_demand(tmp_path: Pa
         page = await chrome.new_page(color_scheme="dark")
         await page.goto(address)
         dark = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        told = "getComputedStyle(document.getElementById('most'), '::before').content"
+        assert await page.evaluate(told) == '"lightest"'
         await page.click("#theme")
+        assert await page.evaluate(told) == '"darkest"'
         light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert sum(map(int, dark[4:-1].split(", "))) < 120 < 600 < sum(map(int, light[4:-1].split(", ")))
         await page.reload()
