@@ -39,7 +39,7 @@ def demand_chart(series: Mapping[str, Series]) -> str:
             axes.plot(one.times, one.goodput, drawstyle="steps-mid", color=colour, lw=1.2, label=label)
         _marks(axes, first)
         axes.set(xlabel="seconds", ylabel="queries/s", ylim=(0.0, None))
-        axes.legend(loc="upper left", ncols=2)
+        _legend_above(axes)
         return svg_of(figure)
 
 
@@ -53,7 +53,7 @@ def accuracy_chart(series: Mapping[str, Series]) -> str:
         _marks(axes, next(iter(series.values())))
         axes.set(xlabel="seconds", ylabel="effective accuracy, % of the best")
         if len(series) > 1:
-            axes.legend(loc="lower left", ncols=2)
+            _legend_above(axes)
         return svg_of(figure)
 
 
@@ -112,6 +112,11 @@ def _figure(height: float = 2.6) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7.2, height), layout="constrained")
     FigureCanvasSVG(figure)
     return figure, figure.add_subplot()
+
+
+def _legend_above(axes: Axes) -> None:
+    """Where it hides nothing of what is drawn."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize=7.5)
 
 
 def _marks(axes: Axes, series: Series) -> None:

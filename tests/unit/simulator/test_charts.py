@@ -81,6 +81,15 @@ def test_accuracy_is_in_percent_and_named_only_where_there_are_several() -> None
 
 
 @pytest.mark.usefixtures("drawn")
+def test_legends_of_curves_over_time_stand_above_them() -> None:
+    three = {f"system-{n}": series() for n in range(3)}
+    for axes in (charts.demand_chart(three), charts.accuracy_chart(three)):
+        made: Any = axes
+        made.figure.draw_without_rendering()
+        assert made.get_legend().get_window_extent().y0 >= made.get_window_extent().y1
+
+
+@pytest.mark.usefixtures("drawn")
 def test_the_ten_most_used_variants_are_named_in_order_of_name_and_the_rest_stands_on_them() -> None:
     variants = {f"a/v{n:02}": [float(n), 1.0, 0.0] for n in range(12)}
     axes: Any = charts.variants_chart(series(variants=variants))
