@@ -15,7 +15,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import BYTES, DATATYPE_BYTES, joined
 from sluicegate.stages.fronts.grpc_messages import MESSAGES
-from sluicegate.stages.fronts.oip_responses import plain_parameters
+from sluicegate.stages.fronts.oip_responses import check_form, plain_parameters
 from sluicegate.streams.records import codec
 
 _CONTENTS: Mapping[str, str] = {
@@ -69,13 +69,15 @@ def body_of(request: Any) -> tuple[bytes, str]:
 
 
 def wanted_of(request: Any, app: App) -> frozenset[str] | None:
-    """Outputs that a request lists, None where it lists none. Raises InvalidInputError for one that there is not."""
+    """Outputs that a request lists, None where it lists none. Raises InvalidInputError for one that there is not, or
+    not in the form asked."""
     known = [spec.name for spec in app.outputs]
     for index, asked in enumerate(request.outputs):
         if known and asked.name not in known:
             raise InvalidInputError(
                 f"outputs[{index}].name", f"{asked.name!r:.80} is no output; there are {', '.join(known)}"
             )
+        check_form(f"outputs[{index}]", _values(asked.parameters))
     return frozenset(asked.name for asked in request.outputs) or None
 
 

@@ -2,7 +2,8 @@
 
 Rules. The client's own ``id`` comes back as it was given (ids of queries are the front's). Only the outputs that it
 lists come back, all where it lists none, each raw after the JSON where it asked so: ``binary_data`` of an output, or
-``binary_data_output`` for all. Parameters of a response are strings, numbers and booleans, as the protocol wants them:
+``binary_data_output`` for all. Whoever asks for a form that is not served (``NOT_SERVED``) is refused: he would read
+what comes as if it were that. Parameters of a response are strings, numbers and booleans, as the protocol wants them:
 what is empty is left out, the epoch is "term.number", the state of a promise JSON as a text. A request that cannot be
 read is left to admission, which says what is wrong with it.
 """
@@ -27,6 +28,11 @@ SERVER: Mapping[str, Any] = {
     "extensions": ["binary_tensor_data", "model_configuration", "model_repository"],
 }
 """What the server says of itself."""
+NOT_SERVED: Mapping[str, str] = {
+    "classification": "leave it out and rank the output's values",
+    "shared_memory_region": "leave it out and read the output from the response",
+}
+"""Parameters of an output by which Triton's clients ask for another form of it, and what to do instead."""
 OUTCOME_HEADER = "Sluice-Outcome"
 """Of a response without an answer."""
 
@@ -46,7 +52,7 @@ class Asked:
 
 
 def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
-    """Of the JSON part of ``body``. Raises InvalidInputError for outputs that the app does not have."""
+    """Of the JSON part of ``body``. Raises InvalidInputError for outputs that there are not so."""
     try:
         request, _ = oip.parse(body, None if json_length is None else json_length.encode(errors="replace"))
     except InvalidInputError:
@@ -64,9 +70,18 @@ def read_request(body: bytes, json_length: str | None, app: App) -> Asked:
         if not isinstance(name, str) or (known and name not in known):
             raise InvalidInputError(f"outputs[{i}].name", f"{name!r:.80} is no output; there are {', '.join(known)}")
         own = entry.get("parameters")
+        if isinstance(own, dict):
+            check_form(f"outputs[{i}]", own)
         asked = own.get("binary_data") if isinstance(own, dict) else None
         outputs[name] = binary if asked is None else asked is True
     return Asked(given[:_MAX_ID] if isinstance(given, str) else None, outputs or None, binary)
+
+
+def check_form(field: str, parameters: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError where the parameters of an output ask for a form that is not served."""
+    for name, remedy in NOT_SERVED.items():
+        if parameters.get(name):
+            raise InvalidInputError(f"{field}.parameters.{name}", f"is not served; {remedy}")
 
 
 def with_model(body: bytes, json_length: str | None, model: str) -> tuple[bytes, str | None]:

@@ -57,6 +57,7 @@ def ask_as_triton_clients_do(address: str) -> None:
             ("did you mean latency_ms", given(), {"parameters": {"latancy_ms": 100}}),
             ("nearest: double", given(), {"parameters": {"accuracy": 0.99}}),
             ("no output", given(), {"outputs": [triton.InferRequestedOutput("z")]}),
+            ("classification: is not", given(), {"outputs": [triton.InferRequestedOutput("y", class_count=2)]}),
         ):
             with pytest.raises(InferenceServerException, match=problem) as refused:
                 client.infer("affine", [asked], **options)

@@ -323,6 +323,12 @@ def ask_as_triton_clients_do(address: str) -> None:
             client.infer("affine", [wrong])
         with pytest.raises(InferenceServerException, match="latancy_ms: is unknown; did you mean latency_ms"):
             client.infer("affine", [given], parameters={"latancy_ms": 100})
+        for asked, named in (({"class_count": 2}, "classification"), ({}, "shared_memory_region")):
+            form = triton.InferRequestedOutput("y", **asked)
+            if not asked:
+                form.set_shared_memory("region", 16)
+            with pytest.raises(InferenceServerException, match=rf"outputs\[1\].parameters.{named}: is not served"):
+                client.infer("affine", [given], outputs=[triton.InferRequestedOutput("label"), form])
     finally:
         client.close()
 
