@@ -42,6 +42,10 @@ class EarlyDrop(LimitedPolicy):
                 finish = now + seconds[size - 1]
         if batch:
             self.run_batch(tuple(batch), taken, actions)
+        elif items:  # the next has more rows than the batch that was sized by those before it
+            self.prune(now, actions)
+            if items:
+                self.decide(now, actions)
 
 
 class LazyDrop(LimitedPolicy):

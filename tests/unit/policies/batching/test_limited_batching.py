@@ -5,9 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reproduce.spread_drop.trial import Trial, try_alone
+from sluicegate.domain.actions import Drop, Run, WakeAt
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import Hosted
+from sluicegate.domain.events import Arrived, Hosted, HostingChanged, Offered
 from sluicegate.domain.models.profile import LatencyCurve
+from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.slice_scheduler import Station
@@ -52,6 +54,25 @@ def test_a_query_of_more_rows_than_the_share_allows_runs_all_the_same() -> None:
         hosted = (Hosted("v", 0.9, LatencyCurve(WHOLE)),)
         trial = try_alone(Station(batching(rule)), [Query("", "a", 0.0, SLO, len(HALF) + 5)], hosted, SLO)
         assert trial.misses == 0
+
+
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_early_drop_runs_a_large_query_behind_heads_that_it_drops(start: float) -> None:
+    """A batch within half the SLO holds two rows; the head is late in it, and who comes next has three, or five."""
+    policy = batching("early-drop")()
+    policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve((0.03, 0.05, 0.06, 0.065))),), 0.1), start)
+    head, large, larger = (
+        Query(name, "a", start, start + left, rows)
+        for name, left, rows in (("1", 0.04, 1), ("3", 0.2, 3), ("5", 0.15, 5))
+    )
+    for query in (head, large, larger):
+        policy.handle(Arrived(query), start)
+    actions = policy.handle(Offered(), start)
+    assert [a for a in actions if not isinstance(a, WakeAt)] == [
+        Drop(head, Reason.SHED),
+        Drop(larger, Reason.TOO_LARGE),
+        Run("v", (large,), 3),
+    ]
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
