@@ -18,7 +18,7 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1180px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 12px; }
 .intro { color: var(--soft); margin: 0 0 20px; max-width: 75ch; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(115px, 1fr)); gap: 12px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 12px; }
 .tile, figure, .table { background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 .tile { padding: 10px 14px; } .tile b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: 12.5px; }

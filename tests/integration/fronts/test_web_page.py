@@ -8,6 +8,8 @@ from typing import Any
 
 import aiohttp
 
+from sluicegate.simulator.report.page import Tile
+from sluicegate.simulator.report.page import page as report_page
 from sluicegate.sluice.settings.endpoint_settings import WebSettings
 from sluicegate.stages.fronts.live.live_page import WebStage
 from sluicegate.streams import connect
@@ -232,3 +234,13 @@ async def test_what_is_not_on_the_page_is_told_where_it_is(tmp_path: Path) -> No
         assert "POST '/v2/models/sight/infer' is not here" in told and "http.port" in told
         async with session.get(address) as answer:
             assert answer.status == 200
+
+
+async def test_figures_of_reports_stay_with_their_units() -> None:
+    tiles = [Tile("85.53 %", "right in time"), Tile("0.062 %", "violations"), Tile("408.8/s", "goodput")] * 4
+    async with browser() as chrome:
+        for width in (1280, 390):
+            shown = await chrome.new_page(viewport={"width": width, "height": 900})
+            await shown.set_content(report_page("Simulation", tiles=tiles))
+            lines = "[...document.querySelectorAll('.tile b')].map((b) => Math.round(b.offsetHeight / 31.5))"
+            assert set(await shown.evaluate(lines)) == {1}
