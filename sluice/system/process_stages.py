@@ -17,8 +17,9 @@ from sluicegate.sluice.system.roles.worker import worker_stage
 from sluicegate.sluice.system.system import System, check_has
 from sluicegate.stages.runtime.supervisor import Stage
 
-ROLES = ("admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "http", "grpc", "web")
-"""Process roles, upstream first. Those that the settings do not ask for are not part of "all"."""
+ROLES = ("http", "grpc", "admission", "router", "worker", "demand", "planner", "scaler", "procurement", "sink", "web")
+"""Process roles, upstream first: what a front still takes while admission ends would be read by nobody. Those that the
+settings do not ask for are not part of "all"."""
 
 
 def stages_of(

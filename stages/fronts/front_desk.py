@@ -13,6 +13,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2s
@@ -43,6 +44,8 @@ _STATUS = {
     OutcomeKind.DROPPED: 503,
     OutcomeKind.EXPIRED: 504,
 }
+_FINISHES = 5.0
+"""Seconds that what was asked has to end once the front stops."""
 _LOOK = 5.0
 """Seconds that looking an unknown app up in the registry may take."""
 _MAX_LATENCY = 600.0
@@ -53,6 +56,7 @@ MOST_WAITING = 4096
 """Requests that may wait at a time; of one client half as many."""
 _CLIENTS = 4096
 """Clients whose names are remembered."""
+_STOPS = "the server is stopping; try again elsewhere"
 
 
 class FrontError(Exception):
@@ -112,6 +116,8 @@ class FrontDesk:
         self._objects = connections.objects
         self._waiting: dict[QueryKey, _Waiting] = {}  # who waits for longest comes first
         self._patience: asyncio.TimerHandle | None = None
+        self._ended = asyncio.Event()
+        self._stopping = False
         self._asking: Counter[str] = Counter()
         self._client_at = lru_cache(_CLIENTS)(_namer(name, os.urandom(16)))
         self._transport: dict[str, TransportDelay] = {}
@@ -136,10 +142,20 @@ class FrontDesk:
         """Read results; returns once that is so."""
         await self._results.add(self._apps)
 
+    async def finish(self) -> None:
+        """Take nothing more; who waits gets an outcome for a while yet, then is told that the server stops."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FINISHES):
+                while self._waiting:
+                    self._ended.clear()
+                    await self._ended.wait()
+        self.give_up()
+
     def give_up(self) -> None:
         """Who waits is told that the server stops."""
         for key in tuple(self._waiting):
-            self._end(key, FrontError(503, "the server is stopping; try again elsewhere"))
+            self._end(key, FrontError(503, _STOPS))
 
     async def close(self) -> None:
         """Read and write no more."""
@@ -204,7 +220,9 @@ class FrontDesk:
         return self._client_at(address) if address else self.name
 
     def check_room(self, app: App, client: str) -> None:
-        """Raise FrontError where too many wait, or the way there and back takes too long for all to be sent."""
+        """Raise FrontError where the front stops, too many wait, or the way takes too long for all to be sent."""
+        if self._stopping:
+            raise FrontError(503, _STOPS)
         if self._asking[client] >= MOST_WAITING // 2:
             raise FrontError(503, "too many of your requests wait for their answer; try again later")
         # Who goes away is not waited for, but what was asked still goes to the broker.
@@ -279,6 +297,7 @@ class FrontDesk:
     def _forget(self, key: QueryKey) -> _Waiting | None:
         """Nobody waits for it any more."""
         waiting = self._waiting.pop(key, None)
+        self._ended.set()
         if waiting is not None:
             client = waiting.client
             self._asking[client] -= 1

@@ -69,8 +69,8 @@ class GrpcStage:
         self.address = ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``; requests that wait are told UNAVAILABLE then. Raises ConfigurationError where the port
-        is taken."""
+        """Serve until ``stop``; what waits then gets its outcome within a bound, else UNAVAILABLE, as does what comes.
+        Raises ConfigurationError where the port is taken."""
         await self._desk.open()
         server = self._server()
         try:
@@ -80,6 +80,7 @@ class GrpcStage:
                 await server.start()
                 self.bound.set()
                 await stop.wait()
+                await self._desk.finish()
         finally:
             self._desk.give_up()
             await server.stop(_GRACE)

@@ -65,7 +65,7 @@ class HttpStage:
         self.address = ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``; requests that wait get 503 then."""
+        """Serve until ``stop``; what waits then gets its outcome within a bound, else 503, as does what comes."""
         await self._desk.open()
         runner = runner_of(self._application(), self._access.idle_s)
         await runner.setup()
@@ -74,6 +74,7 @@ class HttpStage:
                 self.address = await bind(runner, self._access, "http", self._guard.doors)
                 self.bound.set()
                 await stop.wait()
+                await self._desk.finish()
         finally:
             self._desk.give_up()
             await runner.cleanup()

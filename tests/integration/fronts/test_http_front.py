@@ -1,7 +1,9 @@
 """The Open Inference Protocol front, over a real socket."""
 
+import asyncio
 import io
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,29 @@ async def test_every_request_is_accounted_for(front: tuple[Running, aiohttp.Clie
     report = await run.audit()
     assert report.queries == 20
     assert report.balanced
+
+
+async def test_who_asks_while_all_stops_is_answered_or_refused_and_nothing_is_lost(
+    front: tuple[Running, aiohttp.ClientSession],
+) -> None:
+    run, session = front
+    told: Counter[int] = Counter()
+
+    async def ask_until_it_is_gone() -> None:
+        while True:
+            try:
+                async with session.post("/v2/models/toy/infer", json=body(parameters={"latency_ms": 9000})) as response:
+                    told[response.status] += 1
+            except aiohttp.ClientError:
+                return
+            if told[200] == 40:
+                run.stop.set()
+
+    await asyncio.gather(*(ask_until_it_is_gone() for _ in range(24)))
+    await run.task
+    report = await run.audit()
+    assert report.balanced, report
+    assert report.queries == told[200] >= 40
 
 
 async def test_health_is_told_to_everybody_and_nothing_else_without_the_token(tmp_path: Path) -> None:
