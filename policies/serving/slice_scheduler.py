@@ -24,6 +24,7 @@ Illegal: Finished while idle, or for another batch than those that run.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from math import inf
 from typing import NamedTuple, assert_never
 
@@ -367,10 +368,10 @@ class Station:
             turn_s = self.terms.blocking_s if share is None else share.processing_s
             seconds = next(iter(shorter((hosted,), turn_s)), hosted.within(1)).longest
         deadline = min(q.deadline for q in run.queries)
-        rows = len(seconds)
-        while rows > run.rows and now + seconds[rows - 1] > deadline:
-            rows -= 1
-        along = loose.policy.lend(rows - run.rows, now + seconds[rows - 1]) if rows > run.rows else ()
+        upto = list(accumulate(seconds[run.rows :], max))  # fewer than there is room for may take longer
+        while upto and now + upto[-1] > deadline:
+            upto.pop()
+        along = loose.policy.lend(len(upto), now + upto[-1]) if upto else ()
         taken = run.rows + sum(q.rows for q in along)
         if along:
             filled = Run(run.variant, run.queries + along, taken)

@@ -104,6 +104,17 @@ def test_nobody_rides_along_who_would_make_a_strict_query_late() -> None:
     assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["tight"]
 
 
+def test_who_rides_along_makes_no_strict_query_late_where_fewer_rows_take_longer() -> None:
+    """Four rows would be in time, and there are three: those take longer, so that one rides along."""
+    station = Station(batching("eager"))
+    station.handle(HostingChanged("a", hosted("a-v", LatencyCurve((0.01, 0.02, 0.09, 0.03))), 0.1), 0.0)
+    loose = {"query_class": QueryClass.BEST_EFFORT}
+    station.handle(Arrived(query("running", "a", 0.0, 0.1)), 0.0)
+    for name, deadline, more in (("b1", 0.2, loose), ("b2", 0.25, loose), ("s1", 0.05, {})):
+        station.handle(Arrived(query(name, "a", 0.0, deadline, **more)), 0.0)
+    assert ran(station.handle(Finished("a", "a-v", 1, 0.01), 0.01)) == ["s1", "b1"]
+
+
 def test_who_is_too_late_to_ride_along_keeps_no_place_from_those_behind() -> None:
     station = eager_station("a")
     loose = {"query_class": QueryClass.BEST_EFFORT}
