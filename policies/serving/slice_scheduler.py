@@ -314,13 +314,13 @@ class Station:
 
     def _offer(self, now: float, actions: list[StationAction]) -> bool:
         """Offer an executor to those who have queries waiting; whether one runs a batch."""
-        lanes = self._lanes
+        lanes = waiting = self._lanes
         if len(lanes) > 1:
-            lanes = [lane for lane in lanes if lane.policy.queued]
+            lanes = waiting = [lane for lane in lanes if lane.policy.queued]
             if len(lanes) > 1:
                 if self.terms.shares and self._runs_first(lanes, now, actions):
                     return True
-                first = self.order(lanes)
+                first = self.order(list(lanes))
                 if len(first) < len(lanes) and self._seats - self.away - len(self._running) > 1:
                     first = first + [lane for lane in lanes if lane not in first]
                 lanes = first
@@ -336,6 +336,8 @@ class Station:
                     self._fill(self._running[-1], self._loose[lane.app], actions)
                 self._story.append((now, self._running[-1].run))
                 return True
+        if len(lanes) < len(waiting) and not any(lane.policy.queued for lane in lanes):
+            return self._offer(now, actions)  # they gave up all that they had: nobody is left to come before the others
         return False
 
     def _runs_first(self, lanes: list[Lane], now: float, actions: list[StationAction]) -> bool:

@@ -126,6 +126,20 @@ def test_who_is_too_late_to_ride_along_keeps_no_place_from_those_behind() -> Non
     assert station.queued == 1
 
 
+@pytest.mark.parametrize("rule", ["adaptive", "eager", "early-drop", "greedy"])
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_best_effort_runs_as_soon_as_the_last_strict_query_is_given_up(rule: str, start: float) -> None:
+    station = Station(batching(rule))
+    for app in ("a", "b"):
+        station.handle(HostingChanged(app, hosted(f"{app}-v"), 0.1), start)
+    assert ran(station.handle(Arrived(query("full", "a", start, start + 0.2, rows=4)), start + 0.084)) == ["full"]
+    station.handle(Arrived(query("hopeless", "a", start, start + 0.105)), start + 0.09)
+    loose = query("loose", "b", start, start + 0.2, query_class=QueryClass.BEST_EFFORT)
+    station.handle(Arrived(loose), start + 0.09)
+    assert ran(station.handle(Finished("a", "a-v", 4, 0.016), start + 0.1)) == ["loose"]
+    assert station.queued == 0
+
+
 def test_best_effort_that_comes_before_any_strict_query_finds_what_is_hosted() -> None:
     station = eager_station("a")
     assert ran(station.handle(Arrived(query("1", "a", 0.0, 0.1, query_class=QueryClass.BEST_EFFORT)), 0.0)) == ["1"]
