@@ -242,6 +242,10 @@ class SpreadBatching(QueueingPolicy):
         self._note(due, kept, actions)
         if kept:
             self.run_batch(kept, sum([q.rows for q in kept]), actions, places.hosted)
+        elif due and items:  # nobody of them fitted: it is the turn of those behind
+            self.prune(now, actions)
+            if items:
+                self.decide(now, actions)
 
     def _first_borne(self, due: Sequence[Query], places: Places, rows: int, now: float) -> list[bool] | None:
         """Which of the first of ``due`` to keep, where missing so many of all of them breaks the promise and the rest

@@ -228,3 +228,18 @@ def test_a_past_that_may_be_out_of_date_counts_as_missed(
         made.handle(Arrived(Query(f"q{number}", "a", now, now + 1.5 * TOOK, stream=stream, sequence=number)), now)
     said = made.handle(Offered(), now)
     assert len(ran(said)) == 2 and states(said) == ["safe_mode"] * warned
+
+
+@pytest.mark.parametrize("name", ["spread-drop", "weakly-hard", "balanced", "greedy"])
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_who_stands_behind_a_query_that_fits_in_no_batch_runs_at_once(name: str, start: float) -> None:
+    policy = batching(name, batch=2)()
+    policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve((0.009, 0.010, 0.024))),), 0.1), start)
+    first, large, behind = (
+        Query(str(rows), "a", start, start + left, rows) for left, rows in ((0.0099, 1), (0.012, 3), (0.1, 2))
+    )
+    for query in (first, large, behind):
+        policy.handle(Arrived(query), start)
+    actions = policy.handle(Offered(), start)
+    assert [a.query for a in actions if isinstance(a, Drop)] == [first, large]
+    assert [a for a in actions if isinstance(a, Run)] == [Run("v", (behind,), 2)]
