@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.settings.unknown_names import meant
 from sluicegate.sluice.system.elastic_capacity import procurement, scaler
 from sluicegate.sluice.system.live_registry import LiveRegistry
 from sluicegate.sluice.system.roles.admission import admission_stage
@@ -29,9 +30,7 @@ def stages_of(
 
     Raises ConfigurationError where there is no such stage, app or device.
     """
-    unknown = set(roles) - set(ROLES)
-    if unknown:
-        raise ConfigurationError(f"stage {sorted(unknown)[0]!r} is unknown; choose of {', '.join(ROLES)}")
+    check_roles(roles)
     check_has(system.apps, apps)
     chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
     system.chained = system.settings.chained and {"admission", "router"} <= set(chosen)
@@ -47,6 +46,13 @@ def stages_of(
     if system.settings.metrics.port is not None:
         stages.append(metrics_stage(system, ",".join(roles) or "all"))
     return stages
+
+
+def check_roles(roles: Sequence[str]) -> None:
+    """Raise ConfigurationError where there is no such stage."""
+    for role in roles:
+        if role not in ROLES:
+            raise ConfigurationError(f"stage {role!r} is unknown; choose of {', '.join(ROLES)}{meant(role, ROLES)}")
 
 
 def asked_for(settings: Settings, role: str) -> bool:

@@ -20,7 +20,7 @@ from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.forced_exit import Ending, bounded_end
 from sluicegate.sluice.system.logs import show_logs
 from sluicegate.sluice.system.process import check_descriptors, serve, system, use_descriptors
-from sluicegate.sluice.system.process_stages import ROLES, stages_of
+from sluicegate.sluice.system.process_stages import ROLES, check_roles, stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.stages.runtime.supervisor import Stage
@@ -89,6 +89,7 @@ async def _up(
 ) -> None:
     if apps and (not roles or "planner" in roles):  # what is planned is what the system serves: the registry says so
         settings = settings.model_copy(update={"apps": tuple(apps)})
+    check_roles(roles)
     catalogue, models = open_catalogue(settings, apps)
     folder = new_run_folder(settings)
     try:
