@@ -35,12 +35,12 @@ def stages_of(
     chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
     system.chained = system.settings.chained and {"admission", "router"} <= set(chosen)
     live = LiveRegistry(system, roles=chosen, only=apps)
+    system.registry = live.stage() if live.needed else None  # fronts ask it for what was registered just now
     stages: list[Stage] = []
     for role in ROLES:
         if role in chosen:
             stages += _built(system, role, apps or tuple(system.apps), devices)
-        if role == "router" and live.needed:  # stopped with the routers that it started: before the workers
-            system.registry = live.stage()
+        if role == "router" and system.registry is not None:  # stopped with the routers it started: before workers
             stages.append(system.registry)
     live.tell(stages)
     if system.settings.metrics.port is not None:
