@@ -227,7 +227,14 @@ def _question(file: ProblemFile, folder: Path) -> Question:
 def _catalogue(file: ProblemFile, folder: Path) -> Catalogue:
     entry = file.profiles
     beside = folder / entry.path
-    path = beside if beside.exists() else entry.path
+    try:
+        path = beside if beside.exists() else entry.path
+        path.stat()
+    except FileNotFoundError:
+        pass  # whoever reads it says what is missing
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"profiles.path: {str(entry.path)!r:.80} is no place to read from: {why}") from error
     if entry.format == "proteus-csv":
         return load_proteus(path, variants=entry.variants, load=entry.load_s)
     return load_catalogue(path, verify=False)

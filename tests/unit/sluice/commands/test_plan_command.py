@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
@@ -253,6 +254,18 @@ def test_files_that_are_no_problem_are_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     assert len(run("--problem", str(path), code=2).strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("form", ["catalogue", "proteus-csv"])
+@pytest.mark.parametrize(("path", "why"), [("x" * 300, "too long"), ("a/" * 3000, "too long"), ("a\\0b", "null byte")])
+def test_a_path_of_profiles_that_no_file_can_have_is_refused_in_one_line(
+    tmp_path: Path, form: str, path: str, why: str
+) -> None:
+    asked = (EXAMPLES / "two-apps.yaml").read_text()
+    asked = asked[: asked.index("profiles:")] + f'profiles: {{format: {form}, path: "{path}"}}\n'
+    (tmp_path / "bad.yaml").write_text(asked)
+    with pytest.raises(ConfigurationError, match=rf"^profiles.path: .{{,100}} is no place to read from: .*{why}"):
+        read_question(tmp_path / "bad.yaml")
 
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "problems"
