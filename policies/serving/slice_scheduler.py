@@ -314,13 +314,15 @@ class Station:
 
     def _offer(self, now: float, actions: list[StationAction]) -> bool:
         """Offer an executor to those who have queries waiting; whether one runs a batch."""
-        lanes = waiting = self._lanes
+        lanes = self._lanes
+        waiting = len(lanes)
         if len(lanes) > 1:
-            lanes = waiting = [lane for lane in lanes if lane.policy.queued]
+            lanes = [lane for lane in lanes if lane.policy.queued]
+            waiting = len(lanes)
             if len(lanes) > 1:
                 if self.terms.shares and self._runs_first(lanes, now, actions):
                     return True
-                first = self.order(list(lanes))
+                first = self.order(lanes)
                 if len(first) < len(lanes) and self._seats - self.away - len(self._running) > 1:
                     first = first + [lane for lane in lanes if lane not in first]
                 lanes = first
@@ -336,7 +338,7 @@ class Station:
                     self._fill(self._running[-1], self._loose[lane.app], actions)
                 self._story.append((now, self._running[-1].run))
                 return True
-        if len(lanes) < len(waiting) and not any(lane.policy.queued for lane in lanes):
+        if len(lanes) < waiting and not any(lane.policy.queued for lane in lanes):
             return self._offer(now, actions)  # they gave up all that they had: nobody is left to come before the others
         return False
 
