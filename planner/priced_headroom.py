@@ -8,12 +8,12 @@ Rules:
   ``spread`` s. Of a capacity C = (1 + k spread) s it overflows by ``spread`` (phi(k) - k (1 - Phi(k))) of s on average
   (the newsvendor's loss function). C is what the plan hosts, idle devices that it filled included.
 - Each rung z of ``ladder`` asks the base planner, unpolished, for headroom 1 + z spread (within ``floor`` and
-  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x what is lost is planned in full,
-  where polish could make more of it; of rungs that are worth the same the lowest. Where loads hold devices up, a rung
-  is worth less by what its loads cost: they take the capacity that it asks for. Beside serving they do not, and what
-  they cost there is that demand returns, which headroom is for.
-  ``price`` 1 is a right answer lost for each query that is. For each beyond capacity ``LOST`` are: queues, other hosts
-  and the next plan save some, but demand moves until then, and has longer tails than the normal distribution.
+  ``HEADROOM_CAP``). The rung with the largest accuracy over all demand - ``price`` x overflow is planned in full, where
+  polish could make more of it; of rungs that are worth the same the lowest. Where loads hold devices up, a rung is
+  worth less by what its loads cost: they take the capacity that it asks for. Beside serving they do not, and what they
+  cost there is that demand returns, which headroom is for.
+  ``price`` 1 is a right answer lost for each query beyond capacity. Queues, other hosts and the next plan save some of
+  those, but demand has longer tails than the normal distribution; the two about make up for each other.
 - Where an app has few units queues bridge more than a spread of the demand: what is late there is the tail of the
   waiting time in heavy traffic (Kingman), r exp(-2 (1 - r) C w / (r D)), with utilisation r = s / C, what an answer may
   wait w = SLO - the time of one query alone, and D the dispersion of arrivals. So the most accurate variants stay as
@@ -36,8 +36,6 @@ from sluicegate.planner.problems.problem_checks import check
 from sluicegate.planner.problems.throughput import throughput
 
 HEADROOM_CAP = 8.0
-LOST = 1.5
-"""Queries lost for each by which a steady demand overflows: chosen on Proteus's traces, where 1 to 3 were tried."""
 _SERVED = 1.0 - 1e-6
 
 
@@ -81,7 +79,7 @@ class PricedHeadroom:
                 able = _served_at_all(answer)
             elif not _serves(answer, able):
                 break
-            lost = late(asked, answer, self.queue_time) if few else LOST * overflow(asked, answer)
+            lost = late(asked, answer, self.queue_time) if few else overflow(asked, answer)
             worth = _accuracy(asked, answer) - problem.price * lost
             if problem.loads == "exclusive":
                 worth -= answer.load_cost
