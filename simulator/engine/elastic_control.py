@@ -1,8 +1,9 @@
 """Elastic capacity in a run: the live core beside the control plane, with a modelled driver and market.
 
 Rules. A worker serves ``start_s`` after it was asked for, and ends at once, which it says. Spot is granted by chance;
-what is granted or ordered is up ``boot_s`` later. A device whose notice runs out while its worker still runs is taken
-away under it. What runs beside a planner (model-less scaling) fails and starts with it; the workers stay.
+what is granted or ordered is up ``boot_s`` later. A spot instance whose notice runs out while a worker still runs there
+is taken away under it; a notice for a device that has none takes nothing. What runs beside a planner (model-less
+scaling) fails and starts with it; the workers stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,8 @@ class ElasticControl:
         self._starts = 1
         self._led = False
         self._up: dict[tuple[str, Kind], float] = {}
-        self._noticed: set[str] = set()  # devices whose old worker still runs
+        self._spot = set(model.driven)  # devices that have a spot instance, not noticed
+        self._noticed: dict[str, float] = {}  # deadlines of those whose old worker still runs
         self._billed: Mapping[Kind, float] = {}
 
     @property
@@ -157,15 +159,17 @@ class ElasticControl:
         self._tell(Ticked(), now)
 
     def _notice(self, notice: SpotNotice, now: float) -> None:
-        self._noticed.add(notice.device)
-        self._plant.timeline.at(notice.deadline, self._taken, notice.device)
+        if notice.device in self._spot:
+            self._spot.remove(notice.device)
+            self._noticed.setdefault(notice.device, notice.deadline)
+            self._plant.timeline.at(notice.deadline, self._taken, notice)
         self._tell(Noticed(notice.device, notice.deadline), now)
 
-    def _taken(self, device: str, now: float) -> None:
-        if device in self._noticed:
-            self._noticed.discard(device)
-            self._ends(device, now)
-            self._plant.end_worker(device, now)
+    def _taken(self, notice: SpotNotice, now: float) -> None:
+        if self._noticed.get(notice.device) == notice.deadline:
+            del self._noticed[notice.device]
+            self._ends(notice.device, now)
+            self._plant.end_worker(notice.device, now)
 
     def _tell(self, event: CapacityEvent, now: float) -> None:
         beside = self._beside
@@ -195,7 +199,7 @@ class ElasticControl:
             case Start():
                 at(now + self._model.start_s, self._started, (action.device, self._starts))
             case Stop(device):
-                self._noticed.discard(device)
+                self._noticed.pop(device, None)
                 self._ends(device, now)
                 self._plant.stop_worker(device, now)
                 at(now, self._tell, WorkerStopped(device))
@@ -243,6 +247,8 @@ class ElasticControl:
             case LookUp(node, kind):
                 if self._up.get((node, kind), now + 1.0) <= now:
                     del self._up[node, kind]
+                    if kind is Kind.SPOT:
+                        self._spot.add(node)
                     at(now, self._tell, InstanceUp(node, kind))
             case Release(node, kind):
                 at(now, self._tell, Released(node, kind))

@@ -96,6 +96,15 @@ def test_a_noticed_device_is_drained_replaced_and_comes_back(tmp_path: Path, p_r
         assert result.cost["spot"] < 0.5 * whole
 
 
+def test_a_notice_for_an_instance_on_demand_takes_nothing_away(tmp_path: Path) -> None:
+    devices = [{"type": "gpu", "count": 2, "price": 3.0}, {"type": "gpu", "name": "cheap", "price": 1.0, "spot": True}]
+    first = {"device": "cheap0", "at_s": 5.0, "deadline_s": 7.0}
+    second = {"device": "cheap0", "at_s": 20.0, "deadline_s": 28.0}
+    market = {"on_demand_price": 3.0, "notices": [first, second], "p_rev": 1.0, "boot_s": 2.0, "interval_s": 500.0}
+    _, seen = run(tmp_path, [60] * 45, devices=devices, procurement=market)
+    assert set(range(19, 45)) <= seen.by["cheap0"], "on demand since the first notice"
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
