@@ -126,6 +126,7 @@ def run_once(
     Raises SluiceError: what is wrong with it.
     """
     started = timer()
+    scenario = scenario.model_copy(update={"seed": seed})  # what else chance decides, as a market, goes by it too
     system = build(scenario, timer)
     source = arrivals_of(scenario, system.catalogue, seed)
     series = SeriesFold() if with_series else None

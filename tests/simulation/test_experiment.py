@@ -105,6 +105,17 @@ def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() ->
     assert ends == printed["queries"]
 
 
+def test_another_seed_is_another_market() -> None:
+    """Half of what is asked for on spot is refused: what runs instead costs ten times as much."""
+    devices = [{"type": "gpu", "count": 8, "price": 1.0, "spot": True}]
+    notices = [{"device": f"gpu{n}", "at_s": 2.0, "deadline_s": 12.0} for n in range(8)]
+    market = {"on_demand_price": 10.0, "p_rev": 0.5, "boot_s": 1.0, "interval_s": 500.0, "notices": notices}
+    changes = {"duration_s": 20, "traces.qps": [5, 5], "devices": devices, "procurement": market}
+    scenario = scenario_of(overridden(read_scenario(SMALL, {}), changes))
+    paid = [run_once(scenario, seed, lambda: 0.0).cost for seed in (1, 2, 3, 1)]
+    assert paid[0] == paid[3] and len({*paid}) > 1
+
+
 @pytest.fixture(scope="module")
 def cli() -> CliRunner:
     register_all()
