@@ -13,6 +13,8 @@ from sluicegate.simulator.arrivals.trace_files import lines, shown
 
 JITTER_S = 0.5
 MAX_ARRIVALS = 100_000_000
+_LATEST_MS = 1e11
+"""Three years: what is beyond counts from 1970, and would be waited for."""
 _SUFFIXES = (".txt", ".csv", ".txt.gz", ".csv.gz", ".txt.bz2", ".csv.bz2")
 
 
@@ -91,8 +93,10 @@ def read_arrival_file(path: Path) -> Floats:
             if number == 1 and content is not None and content[:1].isalpha():
                 continue
             raise _refused(path, number, content) from None
-        if not 0.0 <= value < 1e13:
+        if not value >= 0.0:
             raise _refused(path, number, content)
+        if value >= _LATEST_MS:
+            raise _refused(path, number, content, "count milliseconds from where the trace begins")
         times.append(value)
         if len(times) > MAX_ARRIVALS:
             raise InvalidInputError("trace", f"{path} holds more than {MAX_ARRIVALS} arrivals; split it")
@@ -121,5 +125,7 @@ def read_arrivals(path: Path, apps: Sequence[str] | None = None) -> ListedArriva
     return ListedArrivals({app: read_arrival_file(files[app]) for app in wanted})
 
 
-def _refused(path: Path, number: int, content: bytes | None) -> InvalidInputError:
-    return InvalidInputError("trace", f"{path} line {number} is {shown(content)}; give 'arrival_ms,...' lines")
+def _refused(
+    path: Path, number: int, content: bytes | None, remedy: str = "give 'arrival_ms,...' lines"
+) -> InvalidInputError:
+    return InvalidInputError("trace", f"{path} line {number} is {shown(content)}; {remedy}")

@@ -52,10 +52,20 @@ def test_a_file_has_a_header_or_none_blank_lines_and_one_app_by_any_name(tmp_pat
     (tmp_path / "notes.txt").write_text("arrival_ms,qos\n2000,1\n\n500,1\n")
     assert read_arrivals(tmp_path / "notes.txt", ["other"]).times["other"].tolist() == [0.5, 2.0]
     assert read_arrivals(tmp_path / "notes.txt").apps == ("notes",)
-    for text in ("500\nnever\n", "-1\n", "1e13\n"):
+    for text in ("500\nnever\n", "-1\n", "nan\n", "inf\n", "1e13\n"):
         (tmp_path / "notes.txt").write_text(text)
         with pytest.raises(InvalidInputError, match=r"notes\.txt line"):
             read_arrivals(tmp_path)
+
+
+def test_times_since_1970_are_refused_and_the_longest_trace_is_not(tmp_path: Path) -> None:
+    listed = tmp_path / "notes.txt"
+    listed.write_text("99999999999\n")
+    assert read_arrivals(listed).times["notes"].tolist() == [99_999_999.999]
+    for since_1970 in ("100000000000", "1700000000000.5,1"):
+        listed.write_text(f"0\n{since_1970}\n")
+        with pytest.raises(InvalidInputError, match=r"notes\.txt line 2 is .*count milliseconds from where"):
+            read_arrivals(listed)
 
 
 def test_a_place_without_lists_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
