@@ -76,8 +76,7 @@ def control_of(
 
 def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) -> ControlPlane:
     """Model-less scaling beside each planner."""
-    spec = scenario.planner
-    meter = CostMeter(Prices(0.0, 0.0), {d.name: Prices(d.price, d.price) for d in devices})
+    spec, meter = scenario.planner, _meter(devices)
     model = CapacityModel(driven=spec.spare, start_s=spec.start_s, heartbeat=scenario.simulation.heartbeat_s)
 
     def make_core() -> CapacityCore:
@@ -87,6 +86,11 @@ def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) 
     for beside in plans.running:
         inner = ElasticControl(inner, make_core, model, meter=meter, beside=beside)
     return inner
+
+
+def _meter(devices: tuple[Device, ...]) -> CostMeter:
+    """Of ``devices`` at their own prices."""
+    return CostMeter(Prices(0.0, 0.0), {d.name: Prices(d.price, d.price) for d in devices})
 
 
 def control(
@@ -138,6 +142,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
             inner,
             lambda: load_core(rules, catalogue, devices, scenario.planner.quantile),
             CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s),
+            meter=None if scenario.planner.scales else _meter(devices),
         )
     if bought is not None:
         spot = tuple(d.name for d in devices if d.spot)

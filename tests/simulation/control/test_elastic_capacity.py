@@ -47,7 +47,7 @@ def run(tmp_path: Path, rates: list[int], **changes: Any) -> tuple[RunResult, Se
 
 def test_a_spare_serves_while_the_load_needs_it_and_not_before_nor_long_after(tmp_path: Path) -> None:
     rates = [40] * 15 + [400] * 25 + [40] * 40
-    devices = [{"type": "gpu", "count": 4}]
+    devices = [{"type": "gpu", "count": 4, "price": 3600.0}]
     scaling = {"spare": ["gpu2", "gpu3"], "keep_alive_s": 5.0, "headroom": 1.4, "lead_s": 0.0, "start_s": 2.0}
     result, seen = run(tmp_path, rates, devices=devices, scaling=scaling)
     assert result.summary.violation_ratio < 0.1
@@ -55,6 +55,9 @@ def test_a_spare_serves_while_the_load_needs_it_and_not_before_nor_long_after(tm
     assert 38 <= max(seen.by["gpu2"]) < 60
     assert "gpu3" not in seen.by  # the first of the spares is enough
     assert {0, 79} <= seen.by["gpu0"] & seen.by["gpu1"]
+    served = max(seen.by["gpu2"]) - min(seen.by["gpu2"])
+    always = 2 * (5.0 + 80.0)  # warm-up and trace
+    assert always + served <= result.cost["on_demand"] < always + served + 15.0, "each while its worker ran"
 
 
 def test_a_spare_that_had_no_worker_when_it_failed_gets_none_by_its_return(tmp_path: Path) -> None:
