@@ -163,6 +163,14 @@ def test_errors_are_one_line_and_exit_2(cli: CliRunner, command: str, tmp_path: 
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "options", [["--live", "--policies", "eager"], ["--live", "--report", "c.html"], ["--loads", "0.5"]]
+)
+def test_an_option_that_would_do_nothing_in_a_comparison_is_refused(cli: CliRunner, options: list[str]) -> None:
+    result = cli.invoke(app, ["compare", str(SMALL), "--set", "duration_s=1", *options])
+    assert result.exit_code == 2 and options[-2] in result.stderr, result.output
+
+
 def test_means_over_seeds_carry_their_intervals() -> None:
     runs = [_small(**{"traces.qps": [50, 60], "duration_s": 10})] * 2
     figures = together(runs)

@@ -32,6 +32,7 @@ from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_err
 
 Document = Mapping[str, Any]
 
+_LOADS = "1"
 _ACROSS = 3
 """Systems side by side in one table."""
 
@@ -54,7 +55,7 @@ def compare(
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time (0: one a core).")] = 0,
     live: Annotated[bool, typer.Option("--live", help="Also run it live on emulated devices, in real time.")] = False,
-    loads: Annotated[str, typer.Option(metavar="X,Y", help="With --live: multiples of the trace's load.")] = "1",
+    loads: Annotated[str, typer.Option(metavar="X,Y", help="With --live: multiples of the trace's load.")] = _LOADS,
     as_json: JsonOption = False,
 ) -> None:
     """Run the systems of SCENARIO on the same arrivals and compare them."""
@@ -68,6 +69,7 @@ def compare(
             asked += [f"--set={one}" for one in settings or ()] + (["--json"] if as_json else [])
             raise typer.Exit(_handed_on(scenario, asked))
         base = scenario_of(document, f"scenario {scenario}")
+        _check_used(live, {"--policies": policies, "--report": report}, loads)
         if live:
             from sluicegate.sluice.offline.live_vs_simulated import (
                 compare_live,  # the live system is imported only where it runs
@@ -93,6 +95,15 @@ def compare(
         print_json(results)
         return
     _print(base.name, runs, results, base.reference, target)
+
+
+def _check_used(live: bool, simulated: Mapping[str, object], loads: str) -> None:
+    """Raises ConfigurationError for an option that would do nothing; ``simulated``: what is not of live runs."""
+    for option, value in simulated.items():
+        if live and value is not None:
+            raise ConfigurationError(f"{option}: --live runs the scenario as it is, and prints; --set changes it")
+    if loads != _LOADS and not live:
+        raise ConfigurationError("--loads: goes with --live; --set traces.scale=X changes what is simulated")
 
 
 def _handed_on(scenario: Path, options: Sequence[str]) -> int:
