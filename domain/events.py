@@ -74,6 +74,14 @@ class TooLarge:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class WorkTopicGone:
+    """The topic does not exist that the record of ``query`` was sent to."""
+
+    query: Query
+    problem: str
+
+
 @dataclass(slots=True)
 class Arrived:
     """A query came to the queue (or to the router). ``turn``: the router's count of turns then, -1 where not told.

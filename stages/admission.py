@@ -115,6 +115,7 @@ class AdmissionStage:
             exactly_once=once,
             overlaps=Overlaps(self._overlapped, connections.clock.wall),
             answers=topic_seen(self._broker, topics.status),
+            bury=self._buried,
         )
         self._letters: dict[Query, tuple[codec.QueryMessage | None, Record]] = {}
         """Of the queries that the core has; None: of one that is wrong."""
@@ -198,11 +199,11 @@ class AdmissionStage:
             try:
                 self._came(record, now)
             except codec.UnattributableError as error:
-                self._dead_letter(record, error, now)
+                self._dead_letter(record, error)
             except Exception as error:  # a defect of ours must not stop the door for everybody behind
                 log.exception("a record could not be admitted", extra={"record": record.place})
                 told = InvalidInputError("record", f"could not be admitted: {type(error).__name__}; please report it")
-                self._dead_letter(record, told, now)
+                self._dead_letter(record, told)
 
     def _came(self, record: Record, now: float) -> None:
         app = self._apps[record.topic]
@@ -273,7 +274,7 @@ class AdmissionStage:
                     self._intake.answer(record, self._outbox, self._outcome(action, carried, now))
                 case Duplicate(query):
                     told = f"duplicate_id {query.id!r} of source {query.source!r}; give each query its own"
-                    self._dead_letter(self._letters.pop(query)[1], InvalidInputError("ce_id", told), now)
+                    self._dead_letter(self._letters.pop(query)[1], InvalidInputError("ce_id", told))
                 case DemandCounted(app, count):
                     self._meters.add("sluice_demand_rows", app, by=count)
                     value = control.encode_demand(action, source=self._door.source, at=now)
@@ -326,13 +327,15 @@ class AdmissionStage:
         message = codec.encode_outcome(outcome, (), carried=carried)
         return Letter(self._topics.results(outcome.app), message.value, message.key, message.headers)
 
-    def _dead_letter(self, record: Record, error: InvalidInputError, now: float) -> None:
+    def _dead_letter(self, record: Record, error: InvalidInputError) -> None:
+        self._intake.answer(record, self._outbox, self._buried(record, error))
+
+    def _buried(self, record: Record, error: InvalidInputError) -> Letter:
         reason = codec.letter_reason(error, record)
         self._meters.add("sluice_dead_letters", self.name, reason)
         log.info("dead letter (%s): %s", reason, error, extra={"record": record.place})
-        message = codec.dead_letter(record, error, stage=self.name, now=now)
-        letter = Letter(self._topics.dead_letters, message.value, message.key, message.headers)
-        self._intake.answer(record, self._outbox, letter)
+        message = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
+        return Letter(self._topics.dead_letters, message.value, message.key, message.headers)
 
     def _traced(self, message: codec.QueryMessage, now: float) -> codec.QueryMessage:
         """``message`` with the hop that it took here, where hops are told."""

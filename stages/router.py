@@ -29,6 +29,7 @@ from sluicegate.domain.events import (
     PoisonTold,
     TooLarge,
     Woke,
+    WorkTopicGone,
 )
 from sluicegate.domain.outcome import Outcome
 from sluicegate.domain.plan import NO_EPOCH
@@ -101,6 +102,7 @@ class RouterStage:
             exactly_once=once,
             overlaps=Overlaps(self._overlapped, clock.wall),
             answers=topic_seen(broker, topics.status),
+            bury=self._buried,
         )
         self._epoch = NO_EPOCH
         self._works = WorkTopics(broker, topics, clock)
@@ -208,15 +210,17 @@ class RouterStage:
                 if message.query.app != self.app:
                     raise InvalidInputError("app", f"{message.query.app!r:.100} is not {self.app}, whose topic this is")
             except InvalidInputError as error:
-                self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
-                log.info("dead letter: %s", error, extra={"record": record.place})
-                letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-                dead = Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
-                self._intake.answer(record, self._outbox, dead)
+                self._intake.answer(record, self._outbox, self._buried(record, error))
                 continue
             self._letters[message.query] = _Came(message, record, self._intake, record.timestamp)
             content = codec.content_of(record, message.claims) if self.core.refuses else ""
             self._tell(Arrived(message.query, content=content))
+
+    def _buried(self, record: Record, error: InvalidInputError) -> Letter:
+        self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
+        log.info("dead letter: %s", error, extra={"record": record.place})
+        letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
+        return Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:
@@ -295,12 +299,19 @@ class RouterStage:
             message = self._traced(self._tracing, message, since, sent.device, now)
         work = codec.encode_work(message, epoch=self._epoch, slice=sent.slice, turn=sent.turn)
         letter = Letter(self._topics.work(sent.device), work.value, work.key, work.headers, 0)
-        intake.answer(record, self._outbox, letter, lambda error: self._too_large(message, error))
 
-    def _too_large(self, message: codec.QueryMessage, error: InvalidInputError) -> Letter:
+        def too_large(error: InvalidInputError) -> Letter:
+            return self._not_sent(message, TooLarge(query, error.problem[:500]))
+
+        def gone(error: InvalidInputError) -> Letter:
+            return self._not_sent(message, WorkTopicGone(query, error.problem[:500]))
+
+        intake.answer(record, self._outbox, letter, too_large, elsewhere=gone)
+
+    def _not_sent(self, message: codec.QueryMessage, event: TooLarge | WorkTopicGone) -> Letter:
         """How a query ends whose record its work topic does not take."""
         now = self._clock.wall()
-        *said, end = self._handle(TooLarge(message.query, error.problem[:500]), now)
+        *said, end = self._handle(event, now)
         for action in said:
             self._do(action, now)
         assert isinstance(end, End)

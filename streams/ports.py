@@ -43,6 +43,14 @@ class LettersTooLargeError(BrokerError):
         self.letters = letters
 
 
+class LettersWithoutTopicError(BrokerError):
+    """Nothing was written, because the topics of the letters at the indexes ``letters`` do not exist (any more)."""
+
+    def __init__(self, message: str, letters: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.letters = letters
+
+
 class DeliveryError(BrokerError):
     """A record was not acknowledged by the broker: it may or may not have been written."""
 
@@ -187,7 +195,7 @@ class Transactions(Protocol):
 
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
         """All of it, or nothing. Raises FencedError once the id is another's, BrokerError where it may be tried again,
-        LettersTooLargeError where that takes other letters."""
+        LettersTooLargeError or LettersWithoutTopicError where that takes other letters."""
         ...
 
     async def stop(self) -> None:

@@ -47,6 +47,7 @@ from sluicegate.domain.events import (
     RoutingEvent,
     TooLarge,
     Woke,
+    WorkTopicGone,
 )
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App, QueryClass
@@ -70,6 +71,7 @@ ASK_AGAIN = 1.0
 POISON_S = 60.0
 MOST_POISON = 1000
 _MISSED = "queries are missed here"
+_NOT_SENT = {TooLarge: Reason.TOO_LARGE, WorkTopicGone: Reason.DEVICE_LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class LookedUp:
 
 
 _Told = DeviceReported | InstanceRead | PartRead
-_Asked = LookedUp | Overlapped | TooLarge | Woke
+_Asked = LookedUp | Overlapped | TooLarge | Woke | WorkTopicGone
 _News = _Told | _Asked | DeviceSeen | PlanAcknowledged | PlanPublished | PoisonTold | Registered
 RouterEvent = Arrived | _News
 
@@ -236,8 +238,8 @@ class RouterCore:
             case Registered():
                 self._registered(event, now)
                 return ()
-            case TooLarge(query, problem):
-                return self._end(query, OutcomeKind.FAILED, Reason.TOO_LARGE, problem)
+            case TooLarge(query, problem) | WorkTopicGone(query, problem):
+                return self._end(query, OutcomeKind.FAILED, _NOT_SENT[type(event)], problem)
             case _:
                 assert_never(event)
 

@@ -35,8 +35,11 @@ class ServedApps:
         """These are served too; queries of retired ones may still be on their way."""
         self._known.update(apps)
 
-    async def strangers(self, apps: Iterable[str]) -> frozenset[str]:
-        """Those of ``apps`` that have no topics: looked up where not known, waiting for a broker that is away."""
+    async def strangers(self, apps: Iterable[str], *, anew: bool = False) -> frozenset[str]:
+        """Those of ``apps`` that have no topics: looked up where not known, or ``anew``, as those of a retired app may
+        have been deleted. Waits for a broker that is away."""
+        if anew:
+            self._known.difference_update(apps)
         asked = {app: topic for app in set(apps) - self._known if (topic := self._results(app)) is not None}
         there = await self._there(asked.values()) if asked else frozenset()
         self._known.update(app for app, topic in asked.items() if topic in there)

@@ -147,7 +147,7 @@ class Reclaimer:
     async def _read(self, records: Sequence[Record]) -> list[_Read]:
         read = [(record, _decoded(record)) for record in records]
         named = {m.query.app for _, m in read if isinstance(m, codec.WorkMessage)}
-        strangers = await self._served.strangers(named)
+        strangers = await self._served.strangers(named, anew=True)
         return [
             (record, not_served(message.query.app))
             if isinstance(message, codec.WorkMessage) and message.query.app in strangers

@@ -9,7 +9,8 @@ consumer leaves.
 ``answer`` sends what a record led to: through the outbox, to be done once acknowledged; or, exactly once, in a
 transaction with the record's offset. A member of a group that is fenced, but that the group leaves the partition, takes
 it back after ``rest`` seconds: it was a zombie that came back, which is fenced by that in its turn, or a transaction
-was open for too long. Who reads without a group says with ``on_fenced`` what is to be done.
+was open for too long. Who reads without a group says with ``on_fenced`` what is to be done. What a record led to that
+has no topic is its dead letter, which ``bury`` makes.
 
 A client that gives no answer while the broker gives one to others (``answers``) is replaced. Who reads without a group
 reads on where it was, with all that is in flight; in a group the next client begins with what was committed, as after
@@ -26,12 +27,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.stages.runtime.background_tasks import ended, raise_failures, stopped
-from sluicegate.stages.runtime.exactly_once import ExactlyOnce, Instead
+from sluicegate.stages.runtime.exactly_once import Elsewhere, ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import Broker, Consumer, Letter, LostPartitionError, Record, TopicPartition
@@ -86,7 +88,9 @@ class Intake:
         on_fenced: Callable[[], None] | None = None,
         overlaps: Overlaps | None = None,
         answers: Callable[[], Awaitable[object]] | None = None,
+        bury: Callable[[Record, InvalidInputError], Letter] | None = None,
     ) -> None:
+        self._bury = bury
         self._answers = answers
         self._exactly_once = exactly_once
         self._make_consumer = make_consumer
@@ -141,11 +145,16 @@ class Intake:
         letter: Letter,
         instead: Instead | None = None,
         written: Callable[[], None] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """``letter`` is all that ``record`` led to, and ``written`` is told once it is; ``instead`` makes another where
-        it is too large for its topic, or none, where ``answer`` is called again."""
+        it is too large for its topic, or none, where ``answer`` is called again. ``elsewhere``: exactly once, where it
+        has no topic; at least once it waits for that."""
         if self._exactly_once is not None:
-            self._exactly_once.answer(record, letter, instead, written)
+            ways = [] if elsewhere is None else [elsewhere]
+            if self._bury is not None:
+                ways.append(partial(self._bury, record))
+            self._exactly_once.answer(record, letter, instead, written, ways)
             return
 
         def done() -> None:

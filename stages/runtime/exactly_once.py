@@ -1,7 +1,8 @@
 """Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
 
 Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic,
-at once or later; those behind it wait. One that repeats another leads to none.
+at once or later; those behind it wait. One that repeats another leads to none. A letter whose topic does not exist (any
+more) cannot wait for it, as all behind it would: what is said instead goes elsewhere, at last to the dead letters.
 Letters of the contiguous prefix of answered records are written at once with the offset behind them, then their records
 are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it.
 Partitions do not wait for each other. One begins with its transactions' id, which fences whoever had it before, and
@@ -27,6 +28,7 @@ from sluicegate.streams.ports import (
     FencedError,
     Letter,
     LettersTooLargeError,
+    LettersWithoutTopicError,
     Record,
     TopicPartition,
     Transactions,
@@ -48,16 +50,20 @@ def transactional_id(group: str, partition: TopicPartition) -> str:
 
 Instead = Callable[[InvalidInputError], Letter | None]
 """What to write in the place of a letter that is too large; it is told why. None: its record is answered later."""
+Elsewhere = Callable[[InvalidInputError], Letter]
+"""What to write, to another topic, in the place of a letter that has none; it is told why."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """What a record led to: ``letter``, None where nothing is, or can be, written of it. ``written``: who is told."""
+    """What a record led to: ``letter``, None where nothing is, or can be, written of it. ``written``: who is told.
+    ``elsewhere``: by turns."""
 
     record: Record
     letter: Letter | None
     instead: Instead | None
     written: Callable[[], None] | None
+    elsewhere: Sequence[Elsewhere]
 
 
 class _Lane:
@@ -104,6 +110,17 @@ class _Lane:
             answer.instead = None
             if answer.letter is None:
                 del self.answers[answer.record.offset]
+
+    def without_topic(self, answers: Sequence[_Answer], error: BrokerError) -> bool:
+        """None of these has a topic; whether something else is to be written of any."""
+        told = InvalidInputError("topic", str(error))
+        changed = False
+        for answer in answers:
+            if answer.elsewhere and self.answers.get(answer.record.offset) is answer:  # else forgotten meanwhile
+                elsewhere, *answer.elsewhere = answer.elsewhere
+                answer.letter, answer.instead, answer.written = elsewhere(told), None, None
+                changed = True
+        return changed
 
     def written(self, count: int) -> None:
         """The first ``count`` are."""
@@ -206,12 +223,13 @@ class ExactlyOnce:
         letter: Letter | None,
         instead: Instead | None = None,
         written: Callable[[], None] | None = None,
+        elsewhere: Sequence[Elsewhere] = (),
     ) -> None:
-        """What ``record`` led to, if anything, what to say ``instead`` where that is too large, and who is told once it
-        is ``written``. Ignored where it is."""
+        """What ``record`` led to, if anything, what to say ``instead`` where that is too large, ``elsewhere`` where it
+        has no topic, and who is told once it is ``written``. Ignored where it is."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
         if lane is not None and lane.order and record.offset >= lane.order[0]:
-            lane.answers[record.offset] = _Answer(record, letter, instead, written)
+            lane.answers[record.offset] = _Answer(record, letter, instead, written, elsewhere)
             self._answered.set()
 
     async def run(self, done: Callable[[Record], None], lost: Callable[[TopicPartition], None]) -> None:
@@ -263,9 +281,9 @@ class ExactlyOnce:
                 return
             letters = [answer.letter for answer in written if answer.letter is not None]
             await lane.transactions.write(letters, {partition: behind}, self._group)
-        except LettersTooLargeError as error:
+        except (LettersTooLargeError, LettersWithoutTopicError) as error:
             log.warning("%s", error)
-            lane.refused([written[i] for i in error.letters], error)
+            await self._say_otherwise(lane, [written[i] for i in error.letters], error)
             self._answered.set()
         except FencedError as error:
             log.warning("%s/%d is another's now: %s", partition.topic, partition.partition, error)
@@ -285,6 +303,14 @@ class ExactlyOnce:
             _tell(due, done)
             if lane.answers:
                 self._answered.set()
+
+    async def _say_otherwise(
+        self, lane: _Lane, answers: Sequence[_Answer], error: LettersTooLargeError | LettersWithoutTopicError
+    ) -> None:
+        if isinstance(error, LettersTooLargeError):
+            lane.refused(answers, error)
+        elif not lane.without_topic(answers, error):
+            await asyncio.sleep(self._retry)
 
     async def _learn(self, partition: TopicPartition, lane: _Lane, done: Callable[[Record], None]) -> None:
         """Find out how much of the lane is written, after a transaction that ended nobody knows how."""

@@ -95,10 +95,15 @@ class Answers:
         self._bury(self._pop(query).record, error, now)
 
     def _bury(self, record: Record, error: InvalidInputError, now: float) -> None:
+        if self.intake is not None:
+            self.intake.answer(record, self._outbox, self.buried(record, error, now))
+
+    def buried(self, record: Record, error: InvalidInputError, now: float) -> Letter:
+        """The dead letter of a record."""
         self._meters.add("sluice_dead_letters", self._stage, codec.letter_reason(error, record))
         log.info("dead letter: %s", error, extra={"record": record.place})
         letter = codec.dead_letter(record, error, stage=self._stage, now=now)
-        self._send(record, self._topics.dead_letters, letter)
+        return Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
 
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""

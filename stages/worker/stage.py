@@ -337,6 +337,7 @@ class WorkerStage:
             exactly_once=self._ports.exactly_once and self._ports.exactly_once(group),
             on_fenced=lambda: self.tell(Fenced()),
             answers=topic_seen(self._broker, self._topics.status),
+            bury=lambda record, error: self._answers.buried(record, error, self._clock.wall()),
         )
         await intake.run(self._take, self._session, after_start=self._seek_to_fence)
 

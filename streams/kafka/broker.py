@@ -47,7 +47,7 @@ class Library:
 
     producer: Callable[[str, KafkaSettings, Limits, Counts], Producer]
     consumer: MakesConsumers
-    transactions: Callable[[str, KafkaSettings, Limits, str], Transactions]
+    transactions: Callable[[str, KafkaSettings, Limits, Counts, str], Transactions]
 
 
 AIOKAFKA = Library(
@@ -124,7 +124,7 @@ class KafkaBroker:
 
     def transactions(self, transactional_id: str) -> Transactions:
         """A new writer of transactions."""
-        return self._library.transactions(self._servers, self._settings, self._limits, transactional_id)
+        return self._library.transactions(self._servers, self._settings, self._limits, self._admin, transactional_id)
 
     def admin(self) -> KafkaAdmin:
         """Topic administration, one connection for all."""

@@ -3,7 +3,8 @@
 Rules. One transactional producer an input partition, its id always the same (``<group>/<topic>/<partition>``): who
 takes the partition over starts with that id, which fences whoever had it, whatever the group's generation says. After
 any other error the transaction is undone, and the caller tries again: with a new client, unless the old one can go on.
-Nothing waits for a client whose sender has ended: what such a client was asked for would never end.
+Nothing waits for a client whose sender has ended, nor for a topic that does not exist: what such a client was asked for
+would never end.
 """
 
 import asyncio
@@ -24,15 +25,28 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection, refresh_seldom, see_given_up, unreachable
+from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
 from sluicegate.streams.memory.partitioner import partition_of
-from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
+from sluicegate.streams.ports import (
+    BrokerError,
+    FencedError,
+    Letter,
+    LettersTooLargeError,
+    LettersWithoutTopicError,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
+_TOPIC_WAIT = 3.0
+"""Seconds in which every broker hears of a new topic."""
+_AGAIN = 0.25
+_LOOKS = 1.0
+"""Seconds after which letters that are not sent make one look for their topics, again and again."""
 _LAST_WORDS = 0.05
 """Seconds in which a client whose sender has ended fails what it was asked for; some of it it never does."""
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
@@ -47,14 +61,43 @@ class _RefusedError(KafkaError):  # type: ignore[misc]
         self.letters = letters
 
 
+class MissingTopics:
+    """Which topics are gone, of those that ``writer`` writes to: the clients wait for them for long, or for ever.
+    Looked up by ``counts``."""
+
+    def __init__(self, counts: Counts, writer: str) -> None:
+        self._counts = counts
+        self._writer = writer
+        self.found: frozenset[str] = frozenset()
+        """Those that were missing when they were last looked up."""
+
+    async def check(self, letters: Sequence[Letter], suspects: frozenset[str]) -> None:
+        """Raises LettersWithoutTopicError where topics of ``letters`` that are ``suspects`` are not there, nor come
+        within seconds, unless they were missing before; BrokerError or UnreachableError where no broker says so."""
+        asked = suspects & {letter.topic for letter in letters}
+        until = asyncio.get_running_loop().time() + _TOPIC_WAIT
+        while asked:
+            missing = asked - (await self._counts.partitions(asked)).keys()
+            if missing <= self.found or asyncio.get_running_loop().time() > until:
+                self.found = self.found - asked | missing
+                break
+            await asyncio.sleep(_AGAIN)
+        if numbers := tuple(i for i, letter in enumerate(letters) if letter.topic in asked & self.found):
+            told = ", ".join(sorted({letters[i].topic for i in numbers}))
+            raise LettersWithoutTopicError(f"{self._writer}: {told} does not exist", numbers)
+
+
 class KafkaTransactions:
     """Implements ``sluicegate.streams.ports.Transactions``."""
 
-    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits, transactional_id: str) -> None:
+    def __init__(
+        self, servers: str, settings: KafkaSettings, limits: Limits, counts: Counts, transactional_id: str
+    ) -> None:
         self._servers = servers
         self._settings = settings
         self._limits = limits
         self._id = transactional_id
+        self._missing = MissingTopics(counts, transactional_id)
         self._inner: Any = None
         self._started = False
 
@@ -70,6 +113,10 @@ class KafkaTransactions:
             raise ConfigurationError("these transactions are not started (or stopped): await start() first")
         self._check_sizes(letters)
         inner = self._inner = self._inner or await self._connect_again()
+        unknown = {
+            letter.topic for letter in letters if inner.client.cluster.partitions_for_topic(letter.topic) is None
+        }
+        await self._missing.check(letters, frozenset(unknown))
         try:
             await _while_it_sends(inner, self._write(inner, letters, offsets, group))
         except _FENCED as error:
@@ -82,6 +129,12 @@ class KafkaTransactions:
                 topics = ", ".join(sorted({letters[i].topic for i in error.letters}))
                 raise LettersTooLargeError(f"{self._id}: too large for {topics}", error.letters) from error
             raise BrokerError(f"{self._id}: not written ({error})") from error
+        except LettersWithoutTopicError:
+            inner._sender.sender_task.cancel()  # it would go on asking for the topic, and the client wait for it
+            if self._inner is inner:
+                self._inner = None
+            await self._stop(inner)
+            raise
         except asyncio.CancelledError:
             await self._undone(inner)
             raise
@@ -96,10 +149,29 @@ class KafkaTransactions:
     async def _write(
         self, inner: Any, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str
     ) -> None:
-        sent: list[asyncio.Future[Any]] = []
         await inner.begin_transaction()
         # What it fails of is told by its parts; the client keeps that here too, for nobody.
         inner._txn_manager.wait_for_transaction_end().add_done_callback(_seen)
+        sending = asyncio.create_task(self._send_all(inner, letters, offsets, group))
+        sending.add_done_callback(_seen)
+        try:
+            while not (await asyncio.wait((sending,), timeout=_LOOKS))[0]:
+                await self._look_for_topics(letters)
+        finally:
+            sending.cancel()
+        told, *results = sending.result()
+        if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
+            raise _RefusedError(refused)
+        for result in (*results, told):
+            if isinstance(result, BaseException):
+                raise result
+        await inner.commit_transaction()
+
+    async def _send_all(
+        self, inner: Any, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str
+    ) -> "Sequence[Any]":
+        """What became of the offsets and of each letter."""
+        sent: list[asyncio.Future[Any]] = []
         for letter in letters:
             sent.append(await self._send(inner, letter))
             sent[-1].add_done_callback(_seen)
@@ -107,13 +179,15 @@ class KafkaTransactions:
         # The offsets go while the letters do, a round trip less: where either fails, neither counts.
         moving = asyncio.ensure_future(inner.send_offsets_to_transaction(moved, group))
         moving.add_done_callback(_seen)
-        told, *results = await asyncio.gather(moving, *sent, return_exceptions=True)
-        if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
-            raise _RefusedError(refused)
-        for result in (*results, told):
-            if isinstance(result, BaseException):
-                raise result
-        await inner.commit_transaction()
+        return await asyncio.gather(moving, *sent, return_exceptions=True)
+
+    async def _look_for_topics(self, letters: Sequence[Letter]) -> None:
+        try:
+            await self._missing.check(letters, frozenset(letter.topic for letter in letters))
+        except LettersWithoutTopicError:
+            raise
+        except SluiceError as error:  # whoever is asked is away too
+            log.debug("%s: topics are not looked up (%s)", self._id, error)
 
     async def _undone(self, inner: Any) -> bool:
         """Whether the transaction could be undone, within a bound, so that the client can begin another one."""

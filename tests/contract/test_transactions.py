@@ -17,7 +17,16 @@ from sluicegate.stages.runtime.exactly_once import transactional_id
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.ports import Broker, BrokerError, FencedError, Letter, TopicPartition, TopicSpec
+from sluicegate.streams.kafka.broker import KafkaBroker
+from sluicegate.streams.ports import (
+    Broker,
+    BrokerError,
+    FencedError,
+    Letter,
+    LettersWithoutTopicError,
+    TopicPartition,
+    TopicSpec,
+)
 from tests.harness import PATIENCE_S, running, settings_for
 
 pytestmark = pytest.mark.kafka
@@ -78,6 +87,37 @@ async def test_who_starts_with_the_same_id_ends_the_one_before(
     del zombie, heir
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_letters_without_a_topic_are_named_and_the_others_can_be_written(
+    broker: Broker, kafka_url: str, deleted: bool
+) -> None:
+    """What both libraries would wait for: aiokafka without an end where it had known the topic."""
+    source, target = await topics(broker)
+    gone = TopicPartition(uuid.uuid4().hex, 0)
+    group = uuid.uuid4().hex
+    writer = broker.transactions(f"{group}/a")
+    await writer.start()
+    if deleted:
+        await broker.admin().create_topics([TopicSpec(name=gone.topic)])
+        await writer.write([Letter(gone.topic, b"before")], {source: 1}, group)
+        pruner = KafkaBroker(kafka_url.removeprefix("kafka://"), KafkaSettings())
+        await pruner.admin().delete([gone.topic])
+        await pruner.close()
+    letters = [Letter(target.topic, b"0"), Letter(gone.topic, b"1", key=b"k"), Letter(gone.topic, b"2")]
+    for _ in range(2):
+        with pytest.raises(LettersWithoutTopicError, match=gone.topic) as raised:
+            async with asyncio.timeout(PATIENCE_S):
+                await writer.write(letters, {source: 7}, group)
+        assert raised.value.letters == (1, 2)
+    await writer.write(letters[:1], {source: 8}, group)
+    assert await read(broker, target, 1) == [b"0"]
+    assert await broker.admin().committed(group, source) == 8
+    await broker.admin().create_topics([TopicSpec(name=gone.topic)])
+    await writer.write(letters[1:], {source: 9}, group)
+    assert await read(broker, gone, 2) == [b"1", b"2"]
+    await writer.stop()
 
 
 async def test_a_client_whose_sender_ends_is_replaced_and_nothing_waits_for_it(kafka_url: str) -> None:

@@ -19,8 +19,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.rdkafka.connection import client_log, connection, failed, in_thread, writing
 from sluicegate.streams.kafka.topic_limits import Limits
+from sluicegate.streams.kafka.transactions import MissingTopics
 from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -36,14 +38,25 @@ _REFUSED = (
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
+class _UnsentError(BrokerError):
+    """Nothing was written, because some of the letters at the indexes ``letters`` could not be sent."""
+
+    def __init__(self, message: str, letters: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.letters = letters
+
+
 class RdkafkaTransactions:
     """Implements ``sluicegate.streams.ports.Transactions``."""
 
-    def __init__(self, servers: str, settings: KafkaSettings, limits: Limits, transactional_id: str) -> None:
+    def __init__(
+        self, servers: str, settings: KafkaSettings, limits: Limits, counts: Counts, transactional_id: str
+    ) -> None:
         self._servers = servers
         self._settings = settings
         self._limits = limits
         self._id = transactional_id
+        self._missing = MissingTopics(counts, transactional_id)
         self._inner: Any = None
         self._started = False
         self._one = threading.Lock()
@@ -59,7 +72,12 @@ class RdkafkaTransactions:
         if not self._started:
             raise ConfigurationError("these transactions are not started (or stopped): await start() first")
         self._check_sizes(letters)
-        await in_thread(self._write, letters, offsets, group)
+        await self._missing.check(letters, self._missing.found)
+        try:
+            await in_thread(self._write, letters, offsets, group)
+        except _UnsentError as error:
+            await self._missing.check(letters, frozenset(letters[i].topic for i in error.letters))
+            raise
 
     async def stop(self) -> None:
         """Disconnect, within a bound."""
@@ -104,7 +122,8 @@ class RdkafkaTransactions:
             if refused := tuple(i for i, fate in fates.items() if fate.code() in _TOO_LARGE):
                 topics = ", ".join(sorted({letters[i].topic for i in refused}))
                 raise LettersTooLargeError(f"{self._id}: too large for {topics}", refused) from raised
-            raise BrokerError(f"{self._id}: not written ({error.str()})") from raised
+            told = f"{self._id}: not written ({error.str()})"
+            raise (_UnsentError(told, tuple(fates)) if fates else BrokerError(told)) from raised
 
     def _transact(
         self,

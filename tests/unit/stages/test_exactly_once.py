@@ -9,7 +9,7 @@ import pytest
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.stages.runtime.consumer_loop import Intake
-from sluicegate.stages.runtime.exactly_once import ExactlyOnce
+from sluicegate.stages.runtime.exactly_once import Elsewhere, ExactlyOnce
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import (
@@ -18,6 +18,7 @@ from sluicegate.streams.ports import (
     FencedError,
     Letter,
     LettersTooLargeError,
+    LettersWithoutTopicError,
     Record,
     TopicPartition,
     TopicSpec,
@@ -47,6 +48,7 @@ class Log:
         self.why: SluiceError = BrokerError("the coordinator is not there yet")
         self.limit = 100
         self.tells = True
+        self.missing: set[str] = set()
 
     def transactions(self, transactional_id: str) -> "InMemory":
         assert transactional_id == "group/in/0"
@@ -71,6 +73,8 @@ class InMemory:
             raise FencedError("another has taken over")
         if self._log.troubles:
             raise self._log.troubles.pop()
+        if topicless := tuple(i for i, letter in enumerate(letters) if letter.topic in self._log.missing):
+            raise LettersWithoutTopicError("gone does not exist", topicless)
         large = tuple(i for i, letter in enumerate(letters) if len(letter.value or b"") > self._log.limit)
         if large:
             # Several in one batch of the broker's: it does not say which of them.
@@ -96,7 +100,9 @@ class Reading:
         self.told: list[bytes | None] = []
         self.repeated: bytes | None = None
         once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
-        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2)
+        self.topics: dict[bytes | None, str] = {}
+        self.elsewhere: Elsewhere | None = None
+        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2, bury=self.bury)
         self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
 
     def _consumer(self, intake: Intake) -> Consumer:
@@ -119,7 +125,13 @@ class Reading:
                 continue
             outbox = Outbox(self.broker.producer())
             written = partial(self.told.append, record.value)
-            self.intake.answer(record, outbox, Letter("out", record.value), self.instead, written)
+            letter = Letter(self.topics.get(record.value, "out"), record.value)
+            self.intake.answer(record, outbox, letter, self.instead, written, self.elsewhere)
+
+    @staticmethod
+    def bury(record: Record, error: InvalidInputError) -> Letter:
+        assert "does not exist" in error.problem
+        return Letter("dead", b"dead " + (record.value or b""))
 
     @staticmethod
     def instead(error: InvalidInputError) -> Letter:
@@ -318,6 +330,42 @@ async def test_what_cannot_be_said_at_all_is_left_out_and_the_partition_goes_on(
     reading.stop.set()
     await reading.task
     assert log.letters == [b"a", b"c"]
+
+
+async def test_what_is_for_a_topic_that_is_gone_is_said_elsewhere_and_the_partition_goes_on(
+    broker: MemoryBroker,
+) -> None:
+    log = Log()
+    log.missing = {"gone"}
+    reading = Reading(broker, log)
+    reading.topics = {b"b": "gone", b"d": "gone"}
+    await ask(broker, [b"a", b"b", b"c", b"d", b"e"])
+    await until(lambda: log.committed == 5 and not reading.intake.in_flight)
+    reading.elsewhere = lambda error: Letter("out", error.problem.encode())
+    await ask(broker, [b"b", b"f"])
+    await until(lambda: log.committed == 7)
+    log.missing = {"gone", "out"}
+    await ask(broker, [b"d"])
+    await until(lambda: log.committed == 8)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"a", b"dead b", b"c", b"dead d", b"e", b"gone does not exist", b"f", b"dead d"]
+    assert reading.told == [b"a", b"c", b"e", b"f"]
+
+
+async def test_without_dead_letters_too_what_was_to_be_one_waits_for_them(broker: MemoryBroker) -> None:
+    log = Log()
+    log.missing = {"gone", "dead"}
+    reading = Reading(broker, log)
+    reading.topics = {b"a": "gone"}
+    await ask(broker, [b"a", b"b"])
+    await asyncio.sleep(1.0)
+    assert log.committed is None
+    log.missing = {"gone"}
+    await until(lambda: log.committed == 2)
+    reading.stop.set()
+    await reading.task
+    assert log.letters == [b"dead a", b"b"]
 
 
 class Held:

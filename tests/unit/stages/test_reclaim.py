@@ -1,5 +1,6 @@
 """What a dead device left is moved, however often whoever moves it is fenced."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -102,6 +103,37 @@ async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypat
     assert [letter.topic for letter in written] == [topics.dead_letters] * 3
     await reclaimer.close()
     await producer.stop()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_query_of_an_app_whose_topics_are_gone_is_buried(
+    monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+) -> None:
+    """It was served, then retired, and its topics were deleted: nothing may wait for them."""
+    broker, topics, written, clock = MemoryBroker(), Topics("t"), list[Letter](), SystemClock()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    for app in ("retired", "toy"):
+        query = Query("q", app, 1.0, clock.wall() + 60.0)
+        work = codec.encode_work(
+            codec.QueryMessage(query, (Tensor("x", "FP32", (1, 1), bytes(4)),)), epoch=Epoch(1, 1), slice=""
+        )
+        await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+    monkeypatch.setattr(broker, "transactions", lambda name: Fenced(written))
+    outbox = Outbox(producer)
+    await outbox.start()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=clock)
+    apps = ["toy", "retired"]
+    reclaimer = Reclaimer(connections, outbox, Core().tell, apps=apps, exactly_once=exactly_once)
+    async with asyncio.timeout(5.0):
+        await reclaimer.sweep("d0")
+    if exactly_once:
+        assert [letter.topic for letter in written] == [topics.dead_letters, topics.admitted("toy")]
+    else:
+        assert {topics.dead_letters, topics.admitted("toy")} <= set(broker.written())
+    await reclaimer.close()
+    await outbox.stop()
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

@@ -16,6 +16,7 @@ from sluicegate.domain.events import (
     PlanPublished,
     TooLarge,
     Woke,
+    WorkTopicGone,
 )
 from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass
@@ -286,6 +287,8 @@ def test_what_is_too_large_fails_and_counts_for_the_promise() -> None:
         actions = router.told(TooLarge(query, "2 MiB; at most 1"), T)
         assert states(actions) == before
         assert actions[-1] == End(query, OutcomeKind.FAILED, Reason.TOO_LARGE, "2 MiB; at most 1")
+        (*_, end) = router.told(WorkTopicGone(query, "device.d0.work does not exist"), T)
+        assert end == End(query, OutcomeKind.FAILED, Reason.DEVICE_LOST, "device.d0.work does not exist")
 
 
 def test_a_query_that_is_held_cannot_come_again_and_the_story_is_told() -> None:

@@ -84,7 +84,7 @@ async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.Monkey
     client: Any = (
         producer.KafkaProducer("here:1", settings, limits)
         if made == "producer"
-        else transactions.KafkaTransactions("here:1", settings, limits, "t")
+        else transactions.KafkaTransactions("here:1", settings, limits, SimpleNamespace(), "t")
     )
     with pytest.raises(SluiceError, match="no Kafka broker answers"):
         await client.start()
