@@ -137,7 +137,8 @@ class AdmissionStage:
                 Follower(self._broker, topics.acks, self._on_acknowledged),
                 Follower(self._broker, topics.devices_metrics, self._on_heartbeat, start_at="end"),
             ]
-        tasks = [asyncio.create_task(work) for work in (self._tell_demand(), *(f.run(stop) for f in followers))]
+        work = (self._tell_demand(), self._outbox.failure(), *(f.run(stop) for f in followers))
+        tasks = [asyncio.create_task(one) for one in work]
         try:
             await self._intake.run(self._take, stop, beside=tasks)
         finally:

@@ -137,7 +137,7 @@ class RouterStage:
             Follower(self._broker, self._topics.instances, self._on_instance),
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
-        tasks.append(asyncio.create_task(self._tell_alive()))
+        tasks += [asyncio.create_task(self._tell_alive()), asyncio.create_task(self._outbox.failure())]
         self._partitions = (await self._broker.admin().partitions([self._topic])).get(self._topic, 0)
         if self._reading.chained:
             tasks.append(asyncio.create_task(self._watch_read_up()))

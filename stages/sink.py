@@ -114,12 +114,13 @@ class SinkStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Write until ``stop``."""
         await self._outbox.start()
-        writing = asyncio.create_task(self._write_often())
+        beside = [asyncio.create_task(work) for work in (self._write_often(), self._outbox.failure())]
         try:
-            await self._intake.run(self._take, stop, beside=[writing])
+            await self._intake.run(self._take, stop, beside=beside)
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._outbox.stop()
             self._store.close()
 

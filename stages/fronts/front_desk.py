@@ -142,6 +142,10 @@ class FrontDesk:
         """Read results; returns once that is so."""
         await self._results.add(self._apps)
 
+    async def failure(self) -> None:
+        """Wait for what somebody raises who is told of a query, and raise it."""
+        await self._outbox.failure()
+
     async def finish(self) -> None:
         """Take nothing more; who waits gets an outcome for a while yet, then is told that the server stops."""
         self._stopping = True

@@ -75,7 +75,7 @@ class GrpcStage:
         server = self._server()
         try:
             port = self._bind(server)
-            async with beside([self._desk.listen(), self._rooms.keep(port)]):
+            async with beside([self._desk.listen(), self._desk.failure(), self._rooms.keep(port)]):
                 self.address = f"{self._access.host}:{port}"
                 await server.start()
                 self.bound.set()

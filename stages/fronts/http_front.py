@@ -70,7 +70,7 @@ class HttpStage:
         runner = runner_of(self._application(), self._access.idle_s)
         await runner.setup()
         try:
-            async with beside([self._desk.listen()]):
+            async with beside([self._desk.listen(), self._desk.failure()]):
                 self.address = await bind(runner, self._access, "http", self._guard.doors)
                 self.bound.set()
                 await stop.wait()

@@ -159,7 +159,8 @@ class PlannerStage:
             *([tables] if self._maker is not None else []),
         ]
         try:
-            async with beside([*(follower.run(stop) for follower in followers), self._tables_known(tables)]):
+            following = [follower.run(stop) for follower in followers]
+            async with beside([*following, self._tables_known(tables), self._outbox.failure()]):
                 for follower in at_start:
                     await follower.ready.wait()
                 self._tell(ClockRead(self._clock.wall()))

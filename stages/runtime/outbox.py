@@ -3,6 +3,7 @@
 ``post`` never waits, so that policies' actions can be carried out at once; a pump hands the records to the producer in
 order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer. Letters of
 a topic that does not exist, because it was deleted or is not made yet, wait beside the others, in order, until it does.
+What a caller's ``done`` or ``refused`` raises ends no pump; ``failure`` raises it, which the stage awaits.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.streams.ports import Headers, Letter, Producer, UnknownTopicError, Written
@@ -43,6 +45,8 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pump: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._failed = asyncio.Event()
         self._handing = False
         self._again: set[asyncio.TimerHandle] = set()
         self._missing: dict[str, tuple[deque[_Posted], asyncio.Task[None]]] = {}
@@ -94,6 +98,12 @@ class Outbox:
         """Start the pump."""
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
+
+    async def failure(self) -> None:
+        """Wait for what somebody raises who is told of a letter, and raise it."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def flush(self) -> None:
         """Wait until all is acknowledged."""
@@ -252,7 +262,7 @@ class Outbox:
             log.error("a record for %s can never be sent: %s", posted.letter.topic, error)
             self._settle(posted.done)
         else:
-            posted.refused(error)
+            self._tell(partial(posted.refused, error))
             self._settle(None)
 
     def _settle(self, done: Callable[[], None] | None) -> None:
@@ -260,4 +270,12 @@ class Outbox:
         if not self.unacknowledged:
             self._idle.set()
         if done is not None:
-            done()
+            self._tell(done)
+
+    def _tell(self, told: Callable[[], None]) -> None:
+        try:
+            told()
+        except Exception as error:
+            log.exception("what follows from a record that was sent, or cannot be, failed")
+            self._failure = self._failure or error
+            self._failed.set()

@@ -169,7 +169,8 @@ class WorkerStage:
             self._last_beat = self._clock.monotonic()
             self.tell(Opened(tuple(slices)))
             self.tell(Joined(self._ports.new_incarnation()))
-            for work in (self._plans.run(stop), self._beat_often(), *self._follow_more(stop), self._find_instances()):
+            beside = (self._beat_often(), self._outbox.failure(), *self._follow_more(stop), self._find_instances())
+            for work in (self._plans.run(stop), *beside):
                 self._tasks.begin(work)
             while not stop.is_set():
                 await self._serve_while_named(stop)

@@ -1,17 +1,19 @@
-"""A clock that is set while batches run: a device goes on serving, and what fails beside a worker is seen."""
+"""A clock that is set while batches run: a device goes on serving, and what fails beside a stage is seen."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.sluice.system.system import System
+from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.worker.slice_runner import SliceRunner
 from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams.memory.broker import MemoryBroker
-from tests.harness import PATIENCE_S, Running, running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 
 pytestmark = pytest.mark.virtual
 
@@ -109,5 +111,18 @@ async def test_a_worker_whose_slice_fails_ends_with_what_it_failed_of(
 
             monkeypatch.setattr(SliceRunner, "_run", failing)
             await run.ask()
+            async with asyncio.timeout(PATIENCE_S):
+                await run.task
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_stage_that_fails_of_a_record_that_was_sent_ends_with_it(tmp_path: Path, role: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running(settings_for("memory://", tmp_path, devices=1), MemoryBroker()) as run:
+            await run.planned()
+            (stage,) = (stage for stage in run.stages if stage.name.startswith(role))
+            outbox: Outbox = stage._outbox  # type: ignore[attr-defined]
+            post = partial(outbox.post, run.topics.status, b"{}", key=b"k", done=partial(divmod, 1, 0))
+            asyncio.get_running_loop().call_soon(post)
             async with asyncio.timeout(PATIENCE_S):
                 await run.task

@@ -26,6 +26,7 @@ from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.worker.promise_recovery import recall
 from sluicegate.streams import connect
+from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import (
     Broker,
@@ -107,6 +108,29 @@ async def test_a_record_that_can_never_be_sent_is_refused_and_the_rest_goes_on()
     assert [e.field for e in refused] == ["record"]
     assert producer.kept == [b"small"]
     await outbox.stop()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_who_fails_of_what_it_is_told_ends_no_pump_and_is_told_of(waits: bool) -> None:
+    """Both whoever is told that a record is refused and whoever is told that it is written."""
+    broker = connect("memory://", memory=MemorySettings(max_message_bytes=100))
+    await broker.admin().create_topics([TopicSpec(name="there")])
+    producer = broker.producer()
+    await producer.start()
+    outbox = Outbox(producer)
+    if not waits:
+        await outbox.start()
+    failing = asyncio.create_task(outbox.failure())
+    outbox.post("there", b"a" * 200, refused=lambda error: {}[error.field])
+    outbox.post("there", b"b", done=lambda: {}["later"])
+    await outbox.start()
+    async with asyncio.timeout(5.0):
+        await outbox.flush()
+        with pytest.raises(KeyError, match="record"):
+            await failing
+    assert outbox.unacknowledged == 0
+    await outbox.stop()
+    await broker.close()
 
 
 async def test_what_is_for_a_topic_that_is_not_there_holds_nobody_up_and_is_written_once_it_is() -> None:
