@@ -10,8 +10,9 @@ looked up among its results.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, assert_never
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome
@@ -55,6 +56,13 @@ _Read = tuple[Record, codec.WorkMessage | InvalidInputError]
 """A record and what it carries, or why it cannot be read."""
 Tell = Callable[[PlannerEvent], Sequence[Move | End]]
 """Tells the core; what it says of the records of the event."""
+
+
+class _Said(NamedTuple):
+    """What is written of a record; ``outcome``: the end that it tells of, which counts once it is written."""
+
+    letter: Letter
+    outcome: Outcome | None = None
 
 
 class Reclaimer:
@@ -157,7 +165,7 @@ class Reclaimer:
 
     def _moves(
         self, read: Sequence[_Read], device: str, answered: frozenset[QueryKey]
-    ) -> list[tuple[_Read, Letter | None]]:
+    ) -> list[tuple[_Read, _Said | None]]:
         """Where each record goes; None for one that was answered. Raises FencedError where another planner leads."""
         if not read:
             return []
@@ -169,10 +177,10 @@ class Reclaimer:
         )
         for said in self._tell(WorkLeft(device, left)):
             if isinstance(said, Move):
-                return [(one, self._letter(one, verdict)) for one, verdict in zip(read, said.verdicts, strict=True)]
+                return [(one, self._said(one, verdict)) for one, verdict in zip(read, said.verdicts, strict=True)]
         raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
-    def _letter(self, read: _Read, verdict: Verdict) -> Letter | None:
+    def _said(self, read: _Read, verdict: Verdict) -> _Said | None:
         record, message = read
         match verdict:
             case Leave():
@@ -180,45 +188,49 @@ class Reclaimer:
             case Bury():
                 assert isinstance(message, InvalidInputError)  # what cannot be read has no query to decide on
                 dead = codec.dead_letter(record, message, stage="planner", now=self._clock.wall())
-                return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+                return _Said(Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers))
             case Readmit():
                 assert isinstance(message, codec.WorkMessage)
                 query = message.query
                 back = codec.encode_admitted(
                     codec.QueryMessage(query, message.tensors, message.carried, message.claims)
                 )
-                return Letter(self._topics.admitted(query.app), back.value, back.key, back.headers)
+                return _Said(Letter(self._topics.admitted(query.app), back.value, back.key, back.headers))
             case End(outcome):
                 assert isinstance(message, codec.WorkMessage)
                 return self._ended(outcome, message.carried)
             case _:
                 assert_never(verdict)
 
-    def _ended(self, outcome: Outcome, carried: Headers) -> Letter:
-        self._meters.ended("planner", outcome)
+    def _ended(self, outcome: Outcome, carried: Headers) -> _Said:
         gone = codec.encode_outcome(outcome, (), carried=carried)
-        return Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers)
+        return _Said(Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers), outcome)
 
-    def _instead(self, read: _Read, device: str, error: InvalidInputError) -> Letter:
+    def _written(self, said: _Said) -> None:
+        if said.outcome is not None:
+            self._meters.ended("planner", said.outcome)
+
+    def _instead(self, read: _Read, device: str, error: InvalidInputError) -> _Said:
         """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
         record, message = read
         if isinstance(message, InvalidInputError):
             now = self._clock.wall()
             dead = codec.dead_letter(record._replace(value=b""), message, stage="planner", now=now)
-            return Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+            return _Said(Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers))
         for said in self._tell(TooLarge(device, message.query, error.problem)):
             if isinstance(said, End):
                 return self._ended(said.outcome, message.carried)
         raise FencedError(f"{device}: another planner leads; it moves what is left there")
 
     async def _write_all(
-        self, transactions: Transactions, moves: Sequence[tuple[_Read, Letter | None]], device: str, group: str
+        self, transactions: Transactions, moves: Sequence[tuple[_Read, _Said | None]], device: str, group: str
     ) -> None:
         """In one transaction; one each, where some are too large."""
         last, _ = moves[-1][0]
         behind = {TopicPartition(last.topic, last.partition): last.offset + 1}
+        all_said = [said for _, said in moves if said is not None]
         try:
-            await transactions.write([letter for _, letter in moves if letter is not None], behind, group)
+            await self._transact(transactions, all_said, behind, group)
         except LettersTooLargeError as error:
             if len(moves) > 1:
                 for move in moves:
@@ -226,20 +238,29 @@ class Reclaimer:
             else:
                 told = InvalidInputError("record", str(error))
                 try:
-                    await transactions.write([self._instead(moves[0][0], device, told)], behind, group)
+                    await self._transact(transactions, [self._instead(moves[0][0], device, told)], behind, group)
                 except LettersTooLargeError as refused:
                     log.error("what becomes of %s can never be written: %s", last.place, refused)
                     await transactions.write([], behind, group)
 
-    async def _post_all(self, moves: Sequence[tuple[_Read, Letter | None]], device: str) -> None:
+    async def _transact(
+        self, transactions: Transactions, all_said: Sequence[_Said], behind: Mapping[TopicPartition, int], group: str
+    ) -> None:
+        await transactions.write([said.letter for said in all_said], behind, group)
+        for said in all_said:
+            self._written(said)
+
+    async def _post_all(self, moves: Sequence[tuple[_Read, _Said | None]], device: str) -> None:
         """Write them, and wait until all are acknowledged."""
-        letters = [(read, letter) for read, letter in moves if letter is not None]
+        all_said = [(read, said) for read, said in moves if said is not None]
         acknowledged = asyncio.Event()
-        outstanding = len(letters)
+        outstanding = len(all_said)
         fenced: list[FencedError] = []
 
-        def done() -> None:
+        def done(said: _Said | None = None) -> None:
             nonlocal outstanding
+            if said is not None:
+                self._written(said)
             outstanding -= 1
             if not outstanding:
                 acknowledged.set()
@@ -247,16 +268,17 @@ class Reclaimer:
         def instead(read: _Read) -> Callable[[InvalidInputError], None]:
             def refused(error: InvalidInputError) -> None:
                 try:
-                    self._outbox.put(self._instead(read, device, error), done=done)
+                    other = self._instead(read, device, error)
+                    self._outbox.put(other.letter, done=partial(done, other))
                 except FencedError as lost:
                     fenced.append(lost)
                     done()
 
             return refused
 
-        for read, letter in letters:
-            self._outbox.put(letter, done=done, refused=instead(read))
-        if letters:
+        for read, said in all_said:
+            self._outbox.put(said.letter, done=partial(done, said), refused=instead(read))
+        if all_said:
             await acknowledged.wait()
         if fenced:
             raise fenced[0]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -174,6 +175,49 @@ async def test_a_query_too_large_to_go_back_ends_alone(monkeypatch: pytest.Monke
     assert (outcome.kind, outcome.reason, outcome.device) == (OutcomeKind.FAILED, Reason.TOO_LARGE, "d0")
     await reclaimer.close()
     await outbox.stop()
+    await broker.close()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_what_a_sweep_ends_counts_once_however_often_that_is_tried(
+    monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+) -> None:
+    broker, topics, written, clock = MemoryBroker(), Topics("t"), list[Letter](), SystemClock()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    query = Query("past", "toy", clock.wall() - 60.0, clock.wall() - 1.0)
+    work = codec.encode_work(
+        codec.QueryMessage(query, (Tensor("x", "FP32", (1, 1), bytes(4)),)), slice="", epoch=Epoch(1, 1)
+    )
+    await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+
+    class Away(Fenced):
+        async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
+            if not failed:
+                failed.append(group)
+                raise BrokerError("away")
+            await super().write(letters, offsets, group)
+
+    failed: list[str] = []
+    monkeypatch.setattr(broker, "transactions", lambda name: Away(written))
+    outbox = Outbox(producer)
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=clock)
+    reclaimer = Reclaimer(connections, outbox, core.tell, apps=["toy"], exactly_once=exactly_once)
+    with pytest.raises((BrokerError, TimeoutError)):
+        async with asyncio.timeout(0.3):  # at least once nothing is written before the outbox is started
+            await reclaimer.sweep("d0")
+    count = partial(connections.telemetry.meters.value, "sluice_outcomes", "toy", "planner", "expired", "device_lost")
+    assert count() == 0
+    await outbox.start()
+    await outbox.flush()
+    core.tell(SweepFailed("d0"))
+    core.again()
+    await reclaimer.sweep("d0")
+    await outbox.stop()
+    assert count() == 1
+    await reclaimer.close()
     await broker.close()
 
 
