@@ -17,7 +17,7 @@ from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.catalogue_json import decode, from_document
 from sluicegate.stages.following.control_follower import Follower
-from sluicegate.stages.runtime.supervisor import Stage
+from sluicegate.stages.runtime.supervisor import Stage, ended_early
 from sluicegate.streams.ports import Broker, Record
 from sluicegate.streams.topics import Topics
 
@@ -116,6 +116,12 @@ class RegistryStage:
                 continue
             for stage in started:
                 self._stops.append(asyncio.Event())
-                group.create_task(stage.run(self._stops[-1]), name=stage.name)
+                group.create_task(_run(stage, self._stops[-1]), name=stage.name)
             if not self._changes:
                 self._applied.set()
+
+
+async def _run(stage: Stage, stop: asyncio.Event) -> None:
+    await stage.run(stop)
+    if not stop.is_set():
+        raise ended_early([stage.name])

@@ -31,6 +31,11 @@ class Stage(Protocol):
         ...
 
 
+def ended_early(names: Sequence[str]) -> SluiceError:
+    """What to tell of stages that returned before they were told to."""
+    return SluiceError(f"stage {', '.join(names)} ended, though nothing told it to; start it again")
+
+
 async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
     """Run all until ``stop``; where one fails, stop the others and raise its error. One that returns before ``stop``
     has failed too.
@@ -51,7 +56,7 @@ async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
         if failures:
             await failures[0]
         if early:
-            raise SluiceError(f"stage {', '.join(early)} ended, though nothing told it to; start it again")
+            raise ended_early(early)
     finally:
         stopping.cancel()
         for task in tasks:

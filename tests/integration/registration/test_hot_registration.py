@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.registration.registry_topic import app_record, publish_catalogue
 from sluicegate.stages.following.registry_follower import RegistryStage
+from sluicegate.stages.router import RouterStage
 from sluicegate.stages.runtime.decision_log import replay
 from sluicegate.streams import connect
 from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
@@ -234,3 +236,20 @@ async def keep_asking(run: Running, stop: asyncio.Event) -> list[str]:
     for query_id in asked[-1:]:
         await ended(run, query_id)
     return asked
+
+
+async def test_a_router_that_ends_by_itself_is_told_of_though_its_app_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an app that was served from the start: nobody would route the app's queries, and nobody know."""
+    with pytest.raises(SluiceError, match="stage router late ended, though nothing told it to"):
+        async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+            await run.planned()
+
+            async def ends(*_: object) -> None:
+                await asyncio.sleep(0.1)
+
+            monkeypatch.setattr(RouterStage, "run", ends)
+            await tell(run, toy_catalogue(("late",)), "late")
+            async with asyncio.timeout(PATIENCE_S):
+                await run.task
