@@ -40,6 +40,14 @@ class OverTopics:
 
     async def open(self) -> None:
         """Connect; results are read from now on."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._open()
+        except TimeoutError as error:
+            why = "correct the address, or what `security` says"
+            raise ClientError(f"nothing answers at {self._log.url} within {self._timeout:g} s: {why}") from error
+
+    async def _open(self) -> None:
         await self._log.open()
         try:
             names = {app: f"{self._prefix}.app.{app}.results" for app in self._served(await self._log.topics())}

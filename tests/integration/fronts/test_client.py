@@ -280,6 +280,22 @@ async def test_what_a_broker_does_not_acknowledge_is_waited_for_no_longer_than_a
             await client.infer("affine", {"x": [[1.0, 2.0]]})
 
 
+async def test_a_host_that_takes_a_connection_and_says_nothing_is_waited_for_no_longer_than_an_outcome() -> None:
+    """aiokafka would wait for forty seconds."""
+    over = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, asyncio.timeout(20.0):
+        at = f"kafka://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ClientError, match=rf"nothing answers at {at} within 0\.3 s"):
+            async with Client(at, timeout=0.3):
+                pass
+        over.set()
+
+
 async def test_who_is_connected_is_not_connected_again_and_stays_so() -> None:
     whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
     async with Client(Scribbled((whole, HEADERS)), timeout=5.0) as client:
