@@ -38,8 +38,8 @@ class Client:
     ``at``: ``kafka://host:port[,host:port]``, ``http://host:port`` of a front, or a ``Log`` of one's own. ``prefix``:
     of the system's topics. ``timeout``: seconds that an outcome is waited for, and a broker or front. ``source``: who
     asks over topics, its ``ce_source`` is ``/<source>``: a query's id is its own among those of its source; ``key``: by
-    which it proves to be that, where the system asks for it. ``security``: TLS and SASL of Kafka; ``token``:
-    of a front.
+    which it proves to be that, where the system asks for it. ``security``: of Kafka, TLS and SASL; ``token``: a
+    front's.
 
     Raises ClientError for an address of no known kind, a timeout that is none, a token that no header can carry.
     """

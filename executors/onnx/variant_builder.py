@@ -9,10 +9,9 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +21,7 @@ import numpy as np
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.executors.dtypes import Array
 from sluicegate.executors.onnx.variant_child import ANSWER, CALIBRATION, RESULT, TASK
+from sluicegate.profiles.catalogue.leftovers import folder_for_a_while
 from sluicegate.profiles.registration.batch_axis import Interface, Port
 
 _POLL = 0.02
@@ -48,8 +48,7 @@ class Made:
 async def check_model(path: Path, limits: GeneratorLimits | None = None) -> tuple[bytes, Interface]:
     """The model at ``path`` as it can be served, and its interface. Raises InvalidInputError."""
     limits = limits or GeneratorLimits()
-    with tempfile.TemporaryDirectory(prefix="sluice-") as name:
-        folder = Path(name)
+    with folder_for_a_while("variants") as folder:
         task = {"op": "check", "path": str(path), "max_bytes": limits.model_bytes}
         answer = await _run(folder, task, limits)
         if not answer["ok"]:
@@ -78,26 +77,26 @@ class VariantMaker:
         self._left = list(recipes)
         self._calibration = calibration
         self._limits = limits or GeneratorLimits()
-        self._place: tempfile.TemporaryDirectory[str] | None = None
+        self._folders = ExitStack()
+        self._place: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         """Nothing runs before the first recipe is asked for."""
-        self._place = tempfile.TemporaryDirectory(prefix="sluice-")
-        await asyncio.to_thread(_save, Path(self._place.name) / CALIBRATION, self._calibration)
+        self._place = self._folders.enter_context(folder_for_a_while("variants"))
+        await asyncio.to_thread(_save, self._place / CALIBRATION, self._calibration)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Kill what still runs."""
         if self._process is not None:
             await _end(self._process)
-        if self._place is not None:
-            self._place.cleanup()
+        self._folders.close()
 
     async def make(self, recipe: str) -> Made:
         """What became of ``recipe``; waits for it."""
         assert self._place is not None  # entered
-        folder = Path(self._place.name)
+        folder = self._place
         if self._process is None:
             task = {
                 "op": "make",

@@ -14,6 +14,7 @@ from pathlib import Path
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.leftovers import hold, remove_left
 from sluicegate.profiles.formats.catalogue_json import (
     MAX_DOCUMENT_BYTES,
     CatalogueDocument,
@@ -24,6 +25,7 @@ from sluicegate.profiles.formats.catalogue_json import (
 
 DOCUMENT = "catalogue.json"
 MODELS = "models"
+_WRITING = ".writing-"
 MAX_MODEL_BYTES = (1 << 31) - 1
 """Largest serialised ONNX graph there is (a protocol-buffer limit)."""
 
@@ -124,8 +126,12 @@ def _read_document(folder: Path) -> CatalogueDocument:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write ``data`` so that a reader sees the old file or the new one, never a part. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    """Write ``data`` so that a reader sees the old file or the new one, never a part. Raises OSError.
+
+    What writers that were killed have left in its folder is removed."""
+    remove_left(path.parent, _WRITING)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
+    hold(descriptor)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -6,7 +6,6 @@ scenario's profiles. Arrivals are those of the simulation with the same seed, to
 
 import asyncio
 import contextlib
-import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -29,6 +27,7 @@ from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitc
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.hosted_variants import profiled_as
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.leftovers import folder_for_a_while
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.figure_differences import Difference, difference
 from sluicegate.simulator.scenario import (
@@ -197,8 +196,7 @@ async def _running(scenario: Scenario, catalogue: Catalogue) -> AsyncIterator[tu
     settings = live_settings(scenario)
     broker = connect(settings.broker)
     producer = broker.producer()
-    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        path = Path(folder)
+    with folder_for_a_while("compared") as path:
         built = System(
             settings,
             catalogue,

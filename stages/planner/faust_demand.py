@@ -9,13 +9,13 @@ Rules.
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.profiles.catalogue.leftovers import folder_for_a_while
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.streams.broker_settings import KafkaSettings
@@ -57,8 +57,8 @@ class DemandStage:
             Follower(self._broker, self._topics.demand_windows, self._on_windows),
             Follower(self._broker, self._topics.plan, self._on_plan),
         ]
-        with tempfile.TemporaryDirectory(prefix="sluice-demand-") as folder:
-            app, watch = await self._app(count, Path(folder))
+        with folder_for_a_while("demand") as folder:
+            app, watch = await self._app(count, folder)
             try:
                 async with beside([*(follower.run(stop) for follower in followers), watch()]):
                     await app.start()
