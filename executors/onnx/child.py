@@ -47,6 +47,7 @@ from sluicegate.executors.onnx.framing import (
 from sluicegate.executors.onnx.runtime_options import Runtime
 
 _TIMES = 4
+_AT_ONCE = 1 << 16
 
 
 class Child:
@@ -66,7 +67,12 @@ class Child:
             head = memoryview(bytearray(head_bytes))
             receive_blocking(sock, head)
             header = parse_header(head)
-            inputs = _receive_tensors(sock, header, body_bytes)
+            try:
+                inputs = _receive_tensors(sock, header, body_bytes)
+            except MemoryError:  # before any of it was received
+                _pass_over(sock, body_bytes)
+                send_blocking(sock, _too_much(header))
+                continue
             apart = self._copies and "apart" in header
             send_blocking(sock, self._apart(header, inputs) if apart else self._answer(header, inputs))
 
@@ -92,6 +98,8 @@ class Child:
             return pack({"id": header["id"], "ok": True, **answer}, buffers)
         except (SluiceError, FrameError) as error:
             return pack({"id": header["id"], "ok": False, "error": str(error)})
+        except MemoryError:
+            return _too_much(header)
         except Exception as error:
             # The parent must get an answer to every request; it sees the class, which tells a defect from a refusal.
             return pack({"id": header["id"], "ok": False, "error": f"{type(error).__name__}: {error}"[:500]})
@@ -169,22 +177,36 @@ def _texts(tensor: Tensor) -> Any:
 
 
 def _receive_tensors(sock: socket.socket, header: Header, body_bytes: int) -> dict[str, Any]:
-    """Straight from the socket into arrays: a batch is not copied again, but for BYTES, which stay a Tensor here."""
+    """Straight from the socket into arrays: a batch is not copied again, but for BYTES, which stay a Tensor here.
+    Raises MemoryError where there is no room for all, having received none."""
     described = layout(header.get("tensors", []))
     if sum(size for *_, size in described) != body_bytes:
         raise FrameError("the described tensors do not fill the body")
     arrays: dict[str, Any] = {}
+    places: list[memoryview] = []
     for name, datatype, shape, size in described:
         if datatype == BYTES:
-            data = memoryview(bytearray(size))
-            receive_blocking(sock, data)
-            arrays[name] = Tensor(name, datatype, shape, data)
+            places.append(memoryview(bytearray(size)))
+            arrays[name] = Tensor(name, datatype, shape, places[-1])
             continue
-        array = np.empty(shape, NUMPY_TYPES[datatype])
+        array = arrays[name] = np.empty(shape, NUMPY_TYPES[datatype])
         if size:
-            receive_blocking(sock, array.reshape(-1).view(np.uint8).data)
-        arrays[name] = array
+            places.append(array.reshape(-1).view(np.uint8).data)
+    for place in places:
+        receive_blocking(sock, place)
     return arrays
+
+
+def _pass_over(sock: socket.socket, count: int) -> None:
+    some = memoryview(bytearray(_AT_ONCE))
+    while count:
+        receive_blocking(sock, some[:count])
+        count -= min(count, _AT_ONCE)
+
+
+def _too_much(header: Header) -> list[memoryview]:
+    told = f"{header.get('variant')}: needs more memory than its process may take; send less at once"
+    return pack({"id": header["id"], "ok": False, "error": told})
 
 
 def mapped_bytes() -> int:

@@ -118,13 +118,16 @@ class Sessions:
         return session.inputs
 
     def run(self, variant: str, inputs: Mapping[str, Array], rows: int) -> tuple[dict[str, Array], float, float]:
-        """Outputs by name, wall seconds and CPU seconds. Raises ExecutionError if the model does, or loses rows."""
+        """Outputs by name, wall seconds and CPU seconds. Raises ExecutionError if the model does, or loses rows;
+        MemoryError."""
         session = self._sessions.get(variant)
         if session is None:
             raise ExecutionError(f"{variant} is not loaded")
         cpu, wall = time.process_time(), time.perf_counter()
         try:
             found = session.inference.run(session.outputs, inputs)
+        except MemoryError:
+            raise
         except Exception as error:  # whatever a model's operators raise is the model's error, not ours
             raise ExecutionError(f"{variant}: {one_line(error)}") from error
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
