@@ -66,6 +66,7 @@ def infer(
         answer = asyncio.run(_ask(url, chosen, app, asked, given))
         outcome = codec.decode_outcome(Record("", 0, 0, None, answer.body, (), 0.0)).outcome
     outputs = {name: _texts(array.tolist()) for name, array in answer.outputs.items()}
+    label = label if outputs else None  # beside no answer it reads like one
     if as_json:
         print_json({"outcome": outcome, "outputs": outputs, "label": label})
     else:

@@ -110,6 +110,11 @@ def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
         assert answer["outcome"]["variant"] in {v["name"] for v in made["variants"] if v["served"]}
         assert len(answer["outputs"]["scores"][0]) == 4
         assert answer["label"] in range(4)
+        refused = [*SLUICE, "infer", "--app", "clouds", "--accuracy", "1"]
+        for more in ((), ("--json",)):
+            done = subprocess.run([*refused, *more], cwd=folder, env=environment, capture_output=True, text=True)
+            assert (done.returncode, "infeasible" in done.stdout) == (1, True), done
+            assert "true label" not in done.stdout and '"label": ' not in done.stdout.replace('"label": null', "")
         front = f"http://127.0.0.1:{environment['SLUICE_HTTP__PORT']}"
         shown = asked_by_example(front, folder, environment)
         assert "100 of 100 in time" in shown
