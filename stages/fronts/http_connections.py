@@ -1,4 +1,4 @@
-"""Connections to an HTTP endpoint: how many there may be, how long each may take, what is logged of bad ones.
+"""Connections to an HTTP endpoint: how many there may be, how long each may take.
 
 Rules.
 - At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; a
@@ -10,7 +10,7 @@ Rules.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
   (``sluicegate.streams.remote.http_bodies``).
-- Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
+- Who says no more (shuts down its sending side) still gets the answers to what it asked in whole; then it is closed.
 """
 
 import asyncio
@@ -23,24 +23,21 @@ from math import inf
 from typing import Protocol
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
+from sluicegate.stages.fronts.http_handler import Handler
 from sluicegate.stages.fronts.http_listening import Listener, listen
 
 log = logging.getLogger(__name__)
 
 _SETTLES = 1.0
-_LINES = 10.0
 _LINGERS = 1.0
-"""Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
+"""Seconds that a refused connection is read for, so that who made it reads the refusal."""
 _LINGERING = 64
 """Refused connections that are waited for at a time, so that they read why, at most."""
 _KEPT = 256
 _KEPT_LEAST = 8
 """Descriptors that no connection takes, at most and at least: an executor needs eight to start."""
-_SHUTDOWN = 2.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 48\r\nRetry-After: 1\r\n"
     b'Connection: close\r\n\r\n{"error": "too many connections; again later."}\n'
@@ -52,6 +49,10 @@ class Plain(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Of asyncio's protocols."""
+        ...
+
+    def eof_received(self) -> bool:
+        """Of asyncio's protocols: whether the connection stays, for answers that are due."""
         ...
 
     def connection_lost(self) -> None:
@@ -78,7 +79,7 @@ class Doors:
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """What makes protocols of ``server`` within these limits."""
-        return lambda: Door(self, server, self._patience)
+        return lambda: Door(self, lambda: Handler(server, self._patience), self._patience)
 
     def begun(self, request: web.Request) -> None:
         """A request's head has come to the framework."""
@@ -225,7 +226,8 @@ class Door(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._inner is not None else None
+        inner = self._plain or self._inner
+        return inner.eof_received() if inner is not None else None
 
     @override
     def pause_writing(self) -> None:
@@ -285,19 +287,6 @@ class Site(web.BaseSite):
             self._listener.close()
 
 
-def runner_of(application: web.Application, idle_s: float) -> web.AppRunner:
-    """What runs ``application`` with all of aiohttp's own limits set."""
-    return web.AppRunner(
-        application,
-        access_log=None,
-        handle_signals=False,
-        keepalive_timeout=idle_s,
-        lingering_time=_LINGERS,
-        shutdown_timeout=_SHUTDOWN,
-        logger=_server_log,
-    )
-
-
 def last_descriptor() -> float:
     """The highest that a connection may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -313,36 +302,3 @@ def most_connections(asked: int) -> int:
         return asked
     log.info("%d connections at most: an eighth of this process's %d descriptors", allowed, soft)
     return allowed
-
-
-class Terse(logging.Filter):
-    """Of what aiohttp logs: one line a bad request, few of them; what is a defect of ours keeps its traceback."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._monotonic = monotonic
-        self._next = {True: -1.0, False: -1.0}
-        self._besides = {True: 0, False: 0}
-
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log it, made shorter."""
-        error = record.exc_info[1] if record.exc_info else None
-        theirs = isinstance(error, (HttpProcessingError, RequestPayloadError, OSError, asyncio.IncompleteReadError))
-        now = self._monotonic()
-        if now < self._next[theirs]:
-            self._besides[theirs] += 1
-            return False
-        besides, self._besides[theirs] = self._besides[theirs], 0
-        self._next[theirs] = now + _LINES
-        told = " ".join(record.getMessage().split())
-        if theirs:
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-            told = f"{told}: {type(error).__name__}: {' '.join(str(error).split())!a:.120}"
-            record.exc_info = record.exc_text = None
-        record.msg, record.args = told + (f" (and {besides} others before)" if besides else ""), ()
-        return True
-
-
-_server_log = logging.getLogger(f"{__name__}.server")
-_server_log.addFilter(Terse())

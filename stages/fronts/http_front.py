@@ -18,7 +18,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts.front_desk import FrontDesk, FrontError
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given
-from sluicegate.stages.fronts.http_connections import runner_of
+from sluicegate.stages.fronts.http_handler import runner_of
 from sluicegate.stages.fronts.oip_responses import (
     OUTCOME_HEADER,
     SERVER,
@@ -67,7 +67,7 @@ class HttpStage:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``; what waits then gets its outcome within a bound, else 503, as does what comes."""
         await self._desk.open()
-        runner = runner_of(self._application(), self._access.idle_s)
+        runner = runner_of(self._application())
         await runner.setup()
         try:
             async with beside([self._desk.listen(), self._desk.failure()]):

@@ -9,6 +9,7 @@ Rules.
   a request, before its body is read.
 - One request of a connection is under way at a time. What comes meanwhile waits, and beyond ``_AHEAD`` bytes is not
   read. A body must be there ``body_s`` seconds after its head; who asks nothing for ``idle_s`` seconds is let go.
+- Who says no more is answered what was asked in whole, then the connection ends.
 """
 
 import asyncio
@@ -104,8 +105,8 @@ class PlainRequests:
 
     __slots__ = (
         "_access", "_address", "_app", "_asked", "_body_timer", "_client", "_desk", "_door", "_fetching", "_guard",
-        "_head", "_idle_timer", "_loop", "_missing", "_parts", "_rest", "_since", "_transport", "_trouble",
-        "_under_way",
+        "_half_closed", "_head", "_idle_timer", "_loop", "_missing", "_parts", "_rest", "_since", "_transport",
+        "_trouble", "_under_way",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +128,7 @@ class PlainRequests:
         self._missing = 0
         self._rest = b""
         self._under_way = False
+        self._half_closed = False
         self._fetching: asyncio.Task[None] | None = None
         self._since = time.monotonic()
         self._body_timer: asyncio.TimerHandle | None = None
@@ -143,6 +145,11 @@ class PlainRequests:
             self._begin(data)
         else:
             self._take(data)
+
+    def eof_received(self) -> bool:
+        """No more comes; whether anything is to be answered yet."""
+        self._half_closed = True
+        return self._under_way or bool(self._rest)
 
     def connection_lost(self) -> None:
         """What was asked goes on; nobody reads its answer."""
@@ -255,6 +262,7 @@ class PlainRequests:
             return
         self._since = now = time.monotonic()
         self._guard.doors.rests(self._door)
+        last = last or (self._half_closed and not self._rest)
         if last:
             more += "Connection: close\r\n"
         head = _start(status, kind, int(now))
@@ -272,6 +280,12 @@ class PlainRequests:
         self._transport.resume_reading()
         if rest:
             self.data_received(rest)
+        if self._half_closed:
+            self._loop.call_soon(self._end_where_nothing_is_due)  # once the framework has begun with what it was given
+
+    def _end_where_nothing_is_due(self) -> None:
+        if not self._door.eof_received():
+            self._transport.close()
 
     def _hand_over(self, data: bytes) -> None:
         self._idle_timer.cancel()

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from sluicegate.domain.clock import Clock
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
-from sluicegate.stages.fronts.http_connections import runner_of
+from sluicegate.stages.fronts.http_handler import runner_of
 from sluicegate.stages.telemetry.metrics import Told
 from sluicegate.stages.telemetry.telemetry import Telemetry
 
@@ -47,7 +47,7 @@ class MetricsStage:
         guard = Guard(self._access, self._clock, open_paths={"/healthz"}, counted=self._count)
         application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)
         application.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthy)])
-        runner = runner_of(application, self._access.idle_s)
+        runner = runner_of(application)
         await runner.setup()
         watch = asyncio.create_task(self._watch_loop())
         try:

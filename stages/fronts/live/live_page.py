@@ -22,7 +22,7 @@ from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.results_reader import ResultsReader
 from sluicegate.stages.fronts.http_auth import Access, Guard, bind
-from sluicegate.stages.fronts.http_connections import runner_of
+from sluicegate.stages.fronts.http_handler import runner_of
 from sluicegate.stages.fronts.live.live_view import End, LiveView
 from sluicegate.stages.fronts.live.plan_capacity import PlanCapacity
 from sluicegate.stages.runtime.background_tasks import beside
@@ -94,7 +94,7 @@ class WebStage:
             open_paths=_FILES,
             counted=lambda status: self._meters.add("sluice_http_requests", self.name, str(status)),
         )
-        runner = runner_of(self._application(guard), self._access.idle_s)
+        runner = runner_of(self._application(guard))
         await runner.setup()
         try:
             async with beside([*(follower.run(stop) for follower in followers), self._results.add(self._apps)]):

@@ -290,3 +290,25 @@ async def test_who_leaves_before_the_answer_leaves_nothing_behind(front: HttpSta
         while front._desk.waiting or front._guard.doors._open:
             await asyncio.sleep(0.01)
     assert not front._desk._asking
+
+
+@pytest.mark.parametrize("more", [(), (FOR_THE_FRAMEWORK,)])
+async def test_who_says_no_more_is_answered_what_it_asked(front: HttpStage, more: tuple[str, ...]) -> None:
+    """Whoever reads first, and however many there are; then the connection ends, and at once where nothing is due."""
+    whole = request(query(id="first"), *more)
+    for sent, due in (
+        (whole, ["first"]),
+        (whole + request(query(id="second"), *more), ["first", "second"]),
+        (whole + request(query(id="second"), FOR_THE_FRAMEWORK), ["first", "second"]),
+        (whole + request(query(id="cut"), *more)[:-1], ["first"]),
+        (whole + request(query(id="cut"))[:30], ["first"]),
+        (whole[:-1], []),
+        (whole[:30], []),
+        (b"", []),
+    ):
+        async with Raw(port_of(front)) as asks, asyncio.timeout(5.0):
+            asks.writer.write(sent)
+            asks.writer.write_eof()
+            assert [(await asks.read())[2]["id"] for _ in due] == due
+            assert await asks.reader.read() == b""
+    assert not front._guard.doors._open

@@ -1,0 +1,108 @@
+"""The web framework's side of a connection: how it goes on after a client's last word, what is logged of bad ones.
+
+Rules.
+- A client that shuts down its sending side is answered what it asked in whole, then the connection ends: at once where
+  nothing is due. A last request that is cut off is passed over.
+- Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+from typing_extensions import override
+
+_LINES = 10.0
+_LINGERS = 1.0
+"""Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
+_SHUTDOWN = 2.0
+
+
+class Terse(logging.Filter):
+    """Of what aiohttp logs: one line a bad request, few of them; what is a defect of ours keeps its traceback."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._next = {True: -1.0, False: -1.0}
+        self._besides = {True: 0, False: 0}
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log it, made shorter."""
+        error = record.exc_info[1] if record.exc_info else None
+        theirs = isinstance(error, (HttpProcessingError, RequestPayloadError, OSError, asyncio.IncompleteReadError))
+        now = self._monotonic()
+        if now < self._next[theirs]:
+            self._besides[theirs] += 1
+            return False
+        besides, self._besides[theirs] = self._besides[theirs], 0
+        self._next[theirs] = now + _LINES
+        told = " ".join(record.getMessage().split())
+        if theirs:
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            told = f"{told}: {type(error).__name__}: {' '.join(str(error).split())!a:.120}"
+            record.exc_info = record.exc_text = None
+        record.msg, record.args = told + (f" (and {besides} others before)" if besides else ""), ()
+        return True
+
+
+_log = logging.getLogger(f"{__name__}.server")
+_log.addFilter(Terse())
+
+
+class Handler(web.RequestHandler):
+    """aiohttp's protocol of one connection of ``server``, closed where nothing is asked for ``idle_s`` seconds."""
+
+    __slots__ = ("_half_closed", "_last_body")
+
+    def __init__(self, server: web.Server, idle_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # as aiohttp's own runners allow
+            keepalive_timeout=idle_s,
+            lingering_time=_LINGERS,
+            logger=_log,
+        )
+        self._half_closed = False
+        self._last_body: StreamReader | None = None
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages:
+            self._last_body = self._messages[-1][1]
+
+    @override
+    def eof_received(self) -> bool:  # type: ignore[override]
+        due = len(self._messages) + (self._waiter is None)
+        cut_off = self._last_body is not None and not self._last_body.is_eof()
+        if due <= cut_off:
+            return False
+        if cut_off:
+            self._messages.pop()
+        self._half_closed = True
+        self._end_after_last()
+        return True
+
+    @override
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        self._end_after_last()
+        return await super().finish_response(request, resp, start_time)
+
+    def _end_after_last(self) -> None:
+        if self._half_closed and not self._messages:
+            self.close()
+
+
+def runner_of(application: web.Application) -> web.AppRunner:
+    """What runs ``application``; ``Handler`` has aiohttp's limits of a connection."""
+    return web.AppRunner(application, handle_signals=False, shutdown_timeout=_SHUTDOWN)
