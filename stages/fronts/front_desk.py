@@ -1,10 +1,7 @@
 """What the fronts share: which apps are served, and asking over topics. A front turns its protocol into this and back.
 
 A request becomes a query record; its outcome, when it comes by the result topic, the answer. The desk decides nothing
-and holds nothing but the requests that wait. A model is an app; its versions are its variants. Status, as HTTP's: 200
-answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 429 over its client's share, 500
-failed, 502 answered and not to be had (it lies in an object store that does not give it), 503 dropped, not routed, too
-many waiting or a host that does not keep up, 504 expired.
+and holds nothing but the requests that wait. A model is an app; its versions are its variants.
 """
 
 import asyncio
@@ -22,12 +19,12 @@ from typing import Any
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
-from sluicegate.domain.outcome import OutcomeKind, Reason
 from sluicegate.domain.query import QueryKey
 from sluicegate.policies.admission.transport_delay import TransportDelay
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.results_reader import ResultsReader
+from sluicegate.stages.fronts.front_error import FrontError, check_answered
 from sluicegate.stages.fronts.http_auth import network_of
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.objects.store import ObjectError
@@ -37,13 +34,6 @@ from sluicegate.streams.source_proofs import SourceKeys
 
 log = logging.getLogger(__name__)
 
-_STATUS = {
-    OutcomeKind.ANSWERED: 200,
-    OutcomeKind.REJECTED: 400,
-    OutcomeKind.FAILED: 500,
-    OutcomeKind.DROPPED: 503,
-    OutcomeKind.EXPIRED: 504,
-}
 _FINISHES = 5.0
 """Seconds that what was asked has to end once the front stops."""
 _LOOK = 5.0
@@ -57,16 +47,6 @@ MOST_WAITING = 4096
 _CLIENTS = 4096
 """Clients whose names are remembered."""
 _STOPS = "the server is stopping; try again elsewhere"
-
-
-class FrontError(Exception):
-    """A request gets no answer. ``result``: how its query ended, None where it was not one."""
-
-    def __init__(self, status: int, why: str, result: bytes | None = None) -> None:
-        super().__init__(why)
-        self.status = status
-        self.why = why
-        self.result = result
 
 
 Ended = Callable[[codec.OutcomeMessage | FrontError], None]
@@ -159,7 +139,7 @@ class FrontDesk:
     def give_up(self) -> None:
         """Who waits is told that the server stops."""
         for key in tuple(self._waiting):
-            self._end(key, FrontError(503, _STOPS))
+            self._end(key, FrontError(503, _STOPS, retry_s=_FINISHES))
 
     async def close(self) -> None:
         """Read and write no more."""
@@ -226,14 +206,16 @@ class FrontDesk:
     def check_room(self, app: App, client: str) -> None:
         """Raise FrontError where the front stops, too many wait, or the way takes too long for all to be sent."""
         if self._stopping:
-            raise FrontError(503, _STOPS)
+            raise FrontError(503, _STOPS, retry_s=_FINISHES)
         if self._asking[client] >= MOST_WAITING // 2:
             raise FrontError(503, "too many of your requests wait for their answer; try again later")
         # Who goes away is not waited for, but what was asked still goes to the broker.
         if max(len(self._waiting), self._outbox.unacknowledged) >= MOST_WAITING:
             raise FrontError(503, "too many requests wait for their answer; try again later")
         if not self._transport_of(app).comes(self._clock.wall()):
-            raise FrontError(503, "this host does not keep up with what is asked; try again later, or elsewhere")
+            # An SLO is what it takes to see that it keeps up again.
+            told = "this host does not keep up with what is asked; try again later, or elsewhere"
+            raise FrontError(503, told, retry_s=app.slo)
 
     async def ask(
         self, app: App, body: bytes, json_length: str | None, carried: Headers, client: str
@@ -394,21 +376,6 @@ def _namer(name: str, salt: bytes) -> Callable[[str], str]:
         return f"{name}/{blake2s(network_of(address).encode(), key=salt, digest_size=4).hexdigest()}"
 
     return client_at
-
-
-def check_answered(message: codec.OutcomeMessage) -> None:
-    """Raise FrontError where it was not."""
-    outcome = message.outcome
-    told = {Reason.NOTHING_ROUTES: 503, Reason.OVER_SHARE: 429}
-    status = next((code for reason, code in told.items() if outcome.reason == reason), _STATUS[outcome.kind])
-    if status == 200:
-        return
-    why = f"query {outcome.query_id}: {outcome.kind.value}"
-    if outcome.reason:
-        why += f" ({outcome.reason})"
-    if outcome.detail:
-        why += f": {outcome.detail}"
-    raise FrontError(status, why, message.body)
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:

@@ -20,7 +20,8 @@ import grpc
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
-from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
+from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk
+from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.fronts.grpc_limits import Requests, Rooms, server_options
 from sluicegate.stages.fronts.grpc_messages import DATA_TYPES, MESSAGES, SERVICE
 from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_of

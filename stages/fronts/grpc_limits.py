@@ -23,7 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontError
+from sluicegate.stages.fronts.front_desk import MOST_WAITING
+from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.fronts.http_auth import Access
 from sluicegate.stages.fronts.http_connections import most_connections
 

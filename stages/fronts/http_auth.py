@@ -209,7 +209,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refusal(status: int, why: str, headers: dict[str, str] | None = None) -> web.Response:
+def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """A refusal as JSON."""
     return web.Response(
         body=orjson.dumps({"error": why}), status=status, content_type="application/json", headers=headers

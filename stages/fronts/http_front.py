@@ -1,12 +1,12 @@
 """The HTTP front: Open Inference Protocol v2 on loopback, a door to the same topics.
 
-Statuses are the desk's (``sluicegate.stages.fronts.front_desk``), and 408 too slow, 413 too large, 415 neither JSON nor
-binary. An error is JSON with ``error`` alone, as the protocol wants it; how a query without an answer ended is in the
-header ``Sluice-Outcome``.
+Statuses are all fronts' (``sluicegate.stages.fronts.front_error``), and 408 too slow, 413 too large, 415 neither
+JSON nor binary. An error is JSON with ``error`` alone, as the protocol wants it; how a query without an answer ended is
+in the header ``Sluice-Outcome``.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -16,17 +16,11 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
-from sluicegate.stages.fronts.front_desk import FrontDesk, FrontError
-from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given
+from sluicegate.stages.fronts.front_desk import FrontDesk
+from sluicegate.stages.fronts.front_error import FrontError
+from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given, refusal
 from sluicegate.stages.fronts.http_handler import runner_of
-from sluicegate.stages.fronts.oip_responses import (
-    OUTCOME_HEADER,
-    SERVER,
-    read_request,
-    refusal_header,
-    respond,
-    with_model,
-)
+from sluicegate.stages.fronts.oip_responses import SERVER, read_request, respond, with_model
 from sluicegate.stages.fronts.plain_requests import TYPES, plain_requests
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.streams.records import codec
@@ -118,7 +112,7 @@ class HttpStage:
 
     async def _is_ready(self, request: web.Request) -> web.Response:
         del request
-        return _json({"ready": self._desk.ready}, 200 if self._desk.ready else 503)
+        return self._readiness({})
 
     async def _index(self, request: web.Request) -> web.Response:
         del request
@@ -128,25 +122,29 @@ class HttpStage:
         try:
             app = await self._app_of(request)
         except FrontError as error:
-            return _error(error.status, error.why)
-        return _json({"name": app.name, "ready": self._desk.ready}, 200 if self._desk.ready else 503)
+            return _refused(error)
+        return self._readiness({"name": app.name})
+
+    def _readiness(self, told: Mapping[str, str]) -> web.Response:
+        status, headers = (200, None) if self._desk.ready else (503, {"Retry-After": "1"})
+        return _json({**told, "ready": self._desk.ready}, status, headers)
 
     async def _metadata(self, request: web.Request) -> web.Response:
         try:
             return _json(self._desk.metadata(await self._app_of(request)))
         except FrontError as error:
-            return _error(error.status, error.why)
+            return _refused(error)
 
     async def _config(self, request: web.Request) -> web.Response:
         try:
             return _json(self._desk.config(await self._app_of(request)))
         except FrontError as error:
-            return _error(error.status, error.why)
+            return _refused(error)
 
     async def _elsewhere(self, request: web.Request) -> web.Response:
         """Nothing is at this path, or it is asked for otherwise."""
         apps = ", ".join(sorted({app for app, _ in self._desk.index()})) or "none"
-        return _error(
+        return refusal(
             404,
             f"{request.method} {request.path!a:.80} is not here; POST /v2/models/APP/infer asks (apps: {apps}), "
             "GET /v2/models/APP describes, GET /v2/health/ready, POST /v2/repository/index",
@@ -159,21 +157,18 @@ class HttpStage:
         try:
             return await self._answer(request)
         except FrontError as error:
-            refused = _error(error.status, error.why)
-            if error.result is not None:
-                refused.headers[OUTCOME_HEADER] = refusal_header(error.result)
-            return refused
+            return _refused(error)
         except BodyError as error:
-            refused = _error(error.status, error.problem)
+            refused = refusal(error.status, error.problem)
             refused.force_close()
             return refused
         except InvalidInputError as error:
-            return _error(400, str(error))
+            return refusal(400, str(error))
 
     async def _answer(self, request: web.Request) -> web.Response:
         app = await self._app_of(request)
         if (kind := request.headers.get("Content-Type")) and request.content_type not in TYPES:
-            return _error(415, f"content-type: {kind!a:.80}; send {' or '.join(TYPES)}")
+            return refusal(415, f"content-type: {kind!a:.80}; send {' or '.join(TYPES)}")
         client = self._desk.client_of(request.remote, self._guard.client_of(request.path, given(request)) or "")
         self._desk.check_room(app, client)
         body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
@@ -193,9 +188,9 @@ class HttpStage:
         return web.Response(body=made, content_type="application/octet-stream", headers=headers)
 
 
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json", headers=headers)
 
 
-def _error(status: int, why: str) -> web.Response:
-    return _json({"error": why}, status)
+def _refused(error: FrontError) -> web.Response:
+    return refusal(error.status, error.why, error.headers)

@@ -28,10 +28,11 @@ from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import App
-from sluicegate.stages.fronts.front_desk import FrontDesk, FrontError, check_answered
+from sluicegate.stages.fronts.front_desk import FrontDesk
+from sluicegate.stages.fronts.front_error import FrontError, check_answered
 from sluicegate.stages.fronts.http_auth import Access, Guard
 from sluicegate.stages.fronts.http_connections import Door
-from sluicegate.stages.fronts.oip_responses import OUTCOME_HEADER, Asked, read_request, refusal_header, respond
+from sluicegate.stages.fronts.oip_responses import Asked, read_request, respond
 from sluicegate.streams.ports import Headers
 from sluicegate.streams.records import codec
 
@@ -249,7 +250,7 @@ class PlainRequests:
             self._write(200, made, BINARY, f"{codec.JSON_LENGTH_HEADER}: {length}\r\n")
 
     def _refuse(self, error: FrontError) -> None:
-        more = "" if error.result is None else f"{OUTCOME_HEADER}: {refusal_header(error.result)}\r\n"
+        more = "".join(f"{name}: {held}\r\n" for name, held in error.headers.items())
         self._write(error.status, orjson.dumps({"error": error.why}), JSON, more)
 
     def _write(self, status: int, body: bytes, kind: str = JSON, more: str = "", *, last: bool = False) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.sluice.audit.result_log import read_results
-from sluicegate.stages.fronts.front_desk import FrontError
+from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Record, TopicPartition

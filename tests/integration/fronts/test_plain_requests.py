@@ -5,11 +5,15 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluicegate.policies.admission.transport_delay import TransportDelay
+from sluicegate.stages.fronts import front_desk
+from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.fronts.http_front import HttpStage
 from sluicegate.stages.fronts.plain_requests import PlainRequests, read_head
 from sluicegate.streams import connect
@@ -312,3 +316,39 @@ async def test_who_says_no_more_is_answered_what_it_asked(front: HttpStage, more
             assert [(await asks.read())[2]["id"] for _ in due] == due
             assert await asks.reader.read() == b""
     assert not front._guard.doors._open
+
+
+async def test_who_may_be_answered_in_a_while_is_told_when(front: HttpStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = front._desk
+    app = replace(toy_catalogue().apps["toy"], slo=2.5)
+    version = next(version for _, version in desk.index())
+    by_version = f"/v2/models/toy/versions/{version}/infer"
+
+    is_ready = head("GET /v2/models/toy/ready HTTP/1.1", "Host: 127.0.0.1")
+    asked = [request(query()), request(query(), FOR_THE_FRAMEWORK), request(query(), path=by_version)]
+
+    async def told(asks: Raw, *more: bytes) -> list[tuple[int, str | None]]:
+        found = []
+        for sent in (*asked, *more):
+            asks.writer.write(sent)
+            status, headers, _ = await asks.read()
+            found.append((status, headers.get("retry-after")))
+        return found
+
+    async with Raw(port_of(front)) as asks:
+        with monkeypatch.context() as patched:
+            patched.setattr(front_desk, "MOST_WAITING", 0)
+            assert await told(asks) == [(503, "1")] * 3
+        with monkeypatch.context() as patched:
+            patched.setitem(desk._apps, "toy", app)
+            patched.setattr(TransportDelay, "comes", lambda *_: False)
+            assert await told(asks) == [(503, "3")] * 3
+        with monkeypatch.context() as patched:
+            patched.setattr(desk, "_stopping", True)
+            patched.setattr(type(desk), "ready", False)
+            assert await told(asks, is_ready) == [(503, "5")] * 3 + [(503, "1")]
+
+
+async def test_when_to_ask_again_is_told_of_what_passes_alone() -> None:
+    assert [FrontError(status, "").headers for status in (400, 404, 500, 504)] == [{}] * 4
+    assert FrontError(429, "", retry_s=0.2).headers == {"Retry-After": "1"}

@@ -14,7 +14,8 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts import front_desk
-from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk, FrontError
+from sluicegate.stages.fronts.front_desk import MOST_WAITING, FrontDesk
+from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec
