@@ -22,13 +22,13 @@ from functools import lru_cache
 from math import ceil
 from urllib.parse import urlsplit
 
-import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.fronts.http_connections import Doors, Site
+from sluicegate.stages.fronts.http_handler import refusal
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Given = Mapping[str, str]
@@ -207,13 +207,6 @@ def is_loopback(host: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A refusal as JSON."""
-    return web.Response(
-        body=orjson.dumps({"error": why}), status=status, content_type="application/json", headers=headers
-    )
 
 
 async def bind(runner: web.AppRunner, access: Access, section: str, doors: Doors) -> str:

@@ -18,8 +18,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.fronts.front_desk import FrontDesk
 from sluicegate.stages.fronts.front_error import FrontError
-from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given, refusal
-from sluicegate.stages.fronts.http_handler import runner_of
+from sluicegate.stages.fronts.http_auth import Access, Guard, bind, given
+from sluicegate.stages.fronts.http_handler import refusal, runner_of
 from sluicegate.stages.fronts.oip_responses import SERVER, read_request, respond, with_model
 from sluicegate.stages.fronts.plain_requests import TYPES, plain_requests
 from sluicegate.stages.runtime.background_tasks import beside

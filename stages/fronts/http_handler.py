@@ -1,16 +1,19 @@
-"""The web framework's side of a connection: how it goes on after a client's last word, what is logged of bad ones.
+"""The web framework's side of a connection: what it does after a client's last word, and with bad requests.
 
 Rules.
 - A client that shuts down its sending side is answered what it asked in whole, then the connection ends: at once where
   nothing is due. A last request that is cut off is passed over.
+- Whatever is refused, also by aiohttp itself, is refused as JSON with ``error`` alone.
 - Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
+import orjson
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
@@ -20,6 +23,8 @@ _LINES = 10.0
 _LINGERS = 1.0
 """Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
 _SHUTDOWN = 2.0
+FAILED = "the server failed; please report it"
+"""What a defect of ours is told as."""
 
 
 class Terse(logging.Filter):
@@ -96,11 +101,38 @@ class Handler(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         self._end_after_last()
+        if isinstance(resp, web.HTTPException):
+            allowed = {"Allow": resp.headers["Allow"]} if "Allow" in resp.headers else None
+            resp = refusal(resp.status, f"{request.method} {request.path!a:.80}: {resp.reason}", allowed)
         return await super().finish_response(request, resp, start_time)
+
+    @override
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)  # logs it
+        if status == HTTPStatus.BAD_REQUEST:
+            why = f"request: cannot be read as HTTP/1.1 ({' '.join((message or '').split())!a:.200})"
+        else:
+            why = FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus(status).phrase
+        refused = refusal(status, why)
+        refused.force_close()
+        return refused
 
     def _end_after_last(self) -> None:
         if self._half_closed and not self._messages:
             self.close()
+
+
+def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A refusal as JSON."""
+    return web.Response(
+        body=orjson.dumps({"error": why}), status=status, content_type="application/json", headers=headers
+    )
 
 
 def runner_of(application: web.Application) -> web.AppRunner:

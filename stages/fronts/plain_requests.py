@@ -32,6 +32,7 @@ from sluicegate.stages.fronts.front_desk import FrontDesk
 from sluicegate.stages.fronts.front_error import FrontError, check_answered
 from sluicegate.stages.fronts.http_auth import Access, Guard
 from sluicegate.stages.fronts.http_connections import Door
+from sluicegate.stages.fronts.http_handler import FAILED
 from sluicegate.stages.fronts.oip_responses import Asked, read_request, respond
 from sluicegate.streams.ports import Headers
 from sluicegate.streams.records import codec
@@ -240,7 +241,7 @@ class PlainRequests:
     def _failed(self, error: Exception) -> None:
         """A defect of ours ends nothing but this request."""
         log.error("a request could not be answered (%s: %s)", type(error).__name__, error, exc_info=error)
-        self._write(500, orjson.dumps({"error": "the server failed; please report it"}))
+        self._write(500, orjson.dumps({"error": FAILED}))
 
     def _answer(self, result: codec.OutcomeMessage) -> None:
         made, length = respond(result, self._asked)

@@ -352,3 +352,27 @@ async def test_who_may_be_answered_in_a_while_is_told_when(front: HttpStage, mon
 async def test_when_to_ask_again_is_told_of_what_passes_alone() -> None:
     assert [FrontError(status, "").headers for status in (400, 404, 500, 504)] == [{}] * 4
     assert FrontError(429, "", retry_s=0.2).headers == {"Retry-After": "1"}
+
+
+async def test_what_is_refused_before_the_front_has_it_is_refused_as_json(
+    front: HttpStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(front._desk, "index", fails)
+    cases = [
+        (b"nonsense\r\n\r\n", 400, "HTTP/1.1"),
+        (head("GET / HTTP/9.1"), 400, "HTTP/1.1"),
+        (head(*SOUND[:2], "Content-Length: -7"), 400, "HTTP/1.1"),
+        (head(*SOUND, f"X: {'y' * 20_000}"), 400, "8190"),
+        (head(*SOUND, *(f"X{i}: y" for i in range(200))), 400, "HTTP/1.1"),
+        (head(*SOUND, "Expect: the best"), 417, "Expectation"),
+        (head("POST /v2/repository/index HTTP/1.1", *SOUND[1:2]), 500, "report it"),
+    ]
+    for sent, expected, told in cases:
+        async with Raw(port_of(front)) as asks:
+            asks.writer.write(sent)
+            status, headers, body = await asks.read()
+            assert (status, headers["content-type"], list(body)) == (expected, "application/json", ["error"]), body
+            assert told in body["error"] and len(body["error"]) < 300 and "a defect" not in body["error"]

@@ -123,7 +123,11 @@ async def test_what_does_not_exist_is_counted_too() -> None:
     async with guarded(Access()) as (session, _, statuses):
         async with session.get("/nowhere") as answer:
             assert answer.status == 404
-        assert statuses == [404]
+            assert (await answer.json())["error"].endswith("Not Found")
+        async with session.post("/open") as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+            assert "POST '/open'" in (await answer.json())["error"]
+        assert statuses == [404, 405]
 
 
 @pytest.mark.parametrize(
