@@ -1,8 +1,8 @@
 """The HTTP front: Open Inference Protocol v2 on loopback, a door to the same topics.
 
-Statuses are all fronts' (``sluicegate.stages.fronts.front_error``), and 408 too slow, 413 too large, 415 neither
-JSON nor binary. An error is JSON with ``error`` alone, as the protocol wants it; how a query without an answer ended is
-in the header ``Sluice-Outcome``.
+Statuses are all fronts' (``sluicegate.stages.fronts.front_error``), and 408 too slow, 413 too large, 415 neither JSON
+nor binary, or packed otherwise than by gzip or deflate. An error is JSON with ``error`` alone, as the protocol wants:
+how a query without an answer ended is in the header ``Sluice-Outcome``.
 """
 
 import asyncio

@@ -15,9 +15,11 @@ from http import HTTPStatus
 
 import orjson
 from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
+
+from sluicegate.streams.remote.http_bodies import ENCODINGS
 
 _LINES = 10.0
 _LINGERS = 1.0
@@ -115,7 +117,9 @@ class Handler(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         super().handle_error(request, status, exc, message)  # logs it
-        if status == HTTPStatus.BAD_REQUEST:
+        if isinstance(exc, ContentEncodingError):  # it knows the name, and lacks the library
+            status, why = 415, f"content-encoding: is not read; {ENCODINGS}"
+        elif status == HTTPStatus.BAD_REQUEST:
             why = f"request: cannot be read as HTTP/1.1 ({' '.join((message or '').split())!a:.200})"
         else:
             why = FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus(status).phrase

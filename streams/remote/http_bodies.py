@@ -5,6 +5,10 @@ import asyncio
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
+ENCODINGS = "send gzip, deflate, or the body as it is"
+"""What to do about a ``Content-Encoding`` that is not read."""
+_ENCODINGS = frozenset({"gzip", "deflate", "identity"})
+
 
 class BodyError(Exception):
     """The body is not taken; ``status`` and ``problem`` tell the client why."""
@@ -16,7 +20,13 @@ class BodyError(Exception):
 
 
 async def read_body(request: web.Request, most: int, within: float) -> bytes:
-    """The body: at most ``most`` bytes, in at most ``within`` seconds. Raises BodyError. No more is ever held."""
+    """The body: at most ``most`` bytes once unpacked, in at most ``within`` seconds. Raises BodyError.
+
+    No more is ever held.
+    """
+    encoding = ", ".join(request.headers.getall("Content-Encoding", ["identity"]))
+    if encoding.lower() not in _ENCODINGS:
+        raise BodyError(415, f"content-encoding: {encoding!a:.80} is not read; {ENCODINGS}")
     told = request.content_length
     if told is not None and told > most:
         raise BodyError(413, f"body: {told} bytes; at most {most} are taken")

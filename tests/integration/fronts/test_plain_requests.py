@@ -1,8 +1,10 @@
 """Requests that the front answers by itself: as the web framework behind it would, and never where that is in doubt."""
 
 import asyncio
+import gzip
 import json
 import re
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -376,3 +378,20 @@ async def test_what_is_refused_before_the_front_has_it_is_refused_as_json(
             status, headers, body = await asks.read()
             assert (status, headers["content-type"], list(body)) == (expected, "application/json", ["error"]), body
             assert told in body["error"] and len(body["error"]) < 300 and "a defect" not in body["error"]
+
+
+async def test_a_body_is_unpacked_where_it_is_said_how_and_refused_where_that_is_not_known(front: HttpStage) -> None:
+    """Not read as if it were not packed, however well that may go."""
+    plain = query(id="mine")
+    read = [(gzip.compress(plain), "gzip"), (zlib.compress(plain), "Deflate"), (plain, "identity")]
+    for body, encoding in read:
+        async with Raw(port_of(front)) as asks:
+            asks.writer.write(request(body, f"Content-Encoding: {encoding}"))
+            status, _, answer = await asks.read()
+            assert (status, answer.get("id")) == (200, "mine"), (encoding, answer)
+    for encoding in ("br", "zstd", "x-gzip", "compress", "gzip, gzip", "gzip\r\nContent-Encoding: identity", "rot13"):
+        async with Raw(port_of(front)) as asks:
+            asks.writer.write(request(plain, f"Content-Encoding: {encoding}"))
+            status, _, answer = await asks.read()
+            assert status == 415 and answer["error"].startswith("content-encoding: "), (encoding, answer)
+            assert "gzip, deflate" in answer["error"]
