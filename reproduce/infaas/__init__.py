@@ -6,7 +6,7 @@ time, 5-surface three of them at once, 6 what one kind of hardware alone costs, 
 Baselines as the paper describes them, on the same executors: Clipper+ holds fixed instances, chosen for the most
 answers on the given workers at the peak of the trace; SM+ replicates one variant an app as its load goes. Both give out
 whole GPUs. The paper's profiles were never published: these are synthetic. 5 and 7 play the shape of a Twitter trace
-and need the papers' data: set SLUICE_DATA.
+and need the papers' data: set SLUICE_DATA. ``--seconds`` plays the whole shape in so many.
 """
 
 from collections.abc import Mapping

@@ -22,6 +22,10 @@ from sluicegate.simulator.report.page import Table
 
 SECONDS = 900
 SEEDS = 3
+FIGURE_5, FIGURE_7 = (10.0, 1000.0, 113_420), (50.0, 500.0, 75_000)
+"""Lowest and highest rate of the trace, and its queries."""
+QUICK = 60.0
+"""Seconds of a quick run."""
 _INTRO = "Synthetic profiles: the paper's were never published. Means over seeds of the arrivals."
 LOADS = dict(zip(("A", "B", "C"), (1.0, 3.0, 6.0), strict=True))
 OURS, CLIPPER, SM = "model-less", "Clipper+", "SM+"
@@ -35,6 +39,21 @@ def shape() -> NDArray[np.float64]:
     """Of the Twitter trace, which is among RAMSIS' data."""
     found: NDArray[np.float64] = np.loadtxt(papers_data("ramsis/twitter_04_25_norm.txt"))[:, 1]
     return found
+
+
+def trace(options: Options, of: tuple[float, float, int]) -> NDArray[np.float64]:
+    """Queries/s by second: the paper's number of queries, or the whole shape in as many seconds as are asked for."""
+    return worlds.twitter(shape(), *of, options.lasting(QUICK))
+
+
+def counted(options: Options, of: tuple[float, float, int]) -> str:
+    """How many queries that makes."""
+    return f"{of[2] if options.lasting(QUICK) is None else round(trace(options, of).sum()):,}"
+
+
+def seeds(options: Options) -> range:
+    """One where it is to be quick."""
+    return options.each_seed(1 if options.quick else SEEDS)
 
 
 def figure_5(options: Options) -> Result:
@@ -57,7 +76,8 @@ def figure_5(options: Options) -> Result:
         for name, mean in means.items()
     ]
     return _result(
-        "Figure 5. 113,420 queries of a Twitter trace, 10 to 1,000 a second, over 22 architectures",
+        f"Figure 5. {counted(options, FIGURE_5)} queries of a Twitter trace, 10 to 1,000 a second, over 22"
+        " architectures",
         rows,
         {
             "queries/s": {
@@ -78,9 +98,9 @@ def figure_5(options: Options) -> Result:
 
 def played(options: Options, free: worlds.Free = worlds.USUAL) -> dict[str, list[TrafficResult]]:
     """The three systems on the same arrivals, a run a seed."""
-    rates = worlds.twitter(shape(), 10.0, 1000.0, 113_420)
+    rates = trace(options, FIGURE_5)
     runs: dict[str, list[TrafficResult]] = {CLIPPER: [], SM: [], OURS: []}
-    for seed in options.each_seed(SEEDS):
+    for seed in seeds(options):
         counts = poisson_counts(rates, worlds.shares(), np.random.default_rng(seed))
         for name, run in (*baselines(counts, free), (OURS, ours(counts, rates[0], free))):
             runs[name].append(run.run())
@@ -213,19 +233,20 @@ def means_of(runs: Sequence[TrafficResult]) -> dict[str, float]:
     }
 
 
-def figure_6(_options: Options) -> Result:
+def figure_6(options: Options) -> Result:
     """Cost of the baselines on CPUs and on GPUs over ours, at four loads, as a fluid; the variants of table 2."""
     variants = tuple(
         ScalingVariant(name=v.name, app="a", latency=v.latency, capacity=v.capacity, cost=v.cost, load=LOADS[v.name])
         for v in TABLE_2
     )
+    lasts = max(2, round(options.lasting(300.0) or SECONDS))
     priced = {v.name: v.cost for v in variants}
-    wave = 210.0 + 190.0 * np.sin(np.arange(SECONDS) * 2.0 * np.pi / 300.0)
+    wave = 210.0 + 190.0 * np.sin(np.arange(lasts) * 2.0 * np.pi / 300.0)
     series = {
-        "4": np.full(SECONDS, 4.0),
-        "4-80": np.linspace(4.0, 80.0, SECONDS),
-        "650-700": np.linspace(650.0, 700.0, SECONDS),
-        "20-400, up and down": wave * np.random.default_rng(0).uniform(0.9, 1.1, SECONDS),
+        "4": np.full(lasts, 4.0),
+        "4-80": np.linspace(4.0, 80.0, lasts),
+        "650-700": np.linspace(650.0, 700.0, lasts),
+        "20-400, up and down": wave * np.random.default_rng(options.seed).uniform(0.9, 1.1, lasts),
     }
     paper: dict[str, tuple[float, float]] = {"4": (21.6, 21.3), "4-80": (3.0, 3.0), "650-700": (1.05, float("nan"))}
     rows: list[dict[str, float | str]] = []
@@ -262,12 +283,9 @@ def _at_rest(variants: Sequence[ScalingVariant], load: float) -> Mapping[str, in
 
 def figure_7(options: Options) -> Result:
     """GPU time and violations of two models on one GPU that may become two, against a GPU each."""
-    rates = worlds.twitter(shape(), 50.0, 500.0, 75_000)
+    rates = trace(options, FIGURE_7)
     runs = {
-        name: [
-            sharing.Gpus(rates, np.random.default_rng(seed), exclusive=exclusive).run()
-            for seed in options.each_seed(SEEDS)
-        ]
+        name: [sharing.Gpus(rates, np.random.default_rng(seed), exclusive=exclusive).run() for seed in seeds(options)]
         for name, exclusive in (("a GPU each", True), ("shared", False))
     }
     first = {name: found[0] for name, found in runs.items()}
@@ -284,7 +302,8 @@ def figure_7(options: Options) -> Result:
         for name, found in runs.items()
     ]
     return _result(
-        "Figure 7. Inception-ResNetV2 (80 %) and MobileNetV1 under 75,000 queries, 50 to 500 a second",
+        f"Figure 7. Inception-ResNetV2 (80 %) and MobileNetV1 under {counted(options, FIGURE_7)} queries, 50 to 500 a"
+        " second",
         rows,
         {
             "queries/s": {

@@ -97,9 +97,16 @@ def pools(counts: Mapping[str, int], most: Mapping[str, int]) -> dict[str, Pool]
     }
 
 
-def twitter(shape: NDArray[np.float64], low: float, high: float, queries: int) -> NDArray[np.float64]:
-    """Queries/s by second: ``shape`` brought between ``low`` and ``high`` and stretched until it makes ``queries``."""
+def twitter(
+    shape: NDArray[np.float64], low: float, high: float, queries: int, lasting: float | None = None
+) -> NDArray[np.float64]:
+    """Queries/s by second: ``shape`` brought between ``low`` and ``high`` and stretched until it makes ``queries``, or
+    to ``lasting`` seconds."""
     scaled = low + (high - low) * (shape - shape.min()) / (shape.max() - shape.min())
-    seconds = round(queries / float(np.trapezoid(scaled) / (len(scaled) - 1)))
+    seconds = (
+        max(2, round(lasting))
+        if lasting is not None
+        else round(queries / float(np.trapezoid(scaled) / (len(scaled) - 1)))
+    )
     found: NDArray[np.float64] = np.interp(np.linspace(0.0, len(scaled) - 1.0, seconds), np.arange(len(scaled)), scaled)
     return found

@@ -1,4 +1,4 @@
-"""RAMSIS (EuroSys 2024), one seed (``--seed``).
+"""RAMSIS (EuroSys 2024), means over ``--seeds`` draws of the arrivals, one where not asked otherwise.
 
 5 trace, 6 constant load, 7 expected and simulated, 8 sixty variants, 10 slack grid, 11 batching, 12 three variants.
 ``--speed`` plays the trace that many times as fast: every load is seen, for a shorter time.

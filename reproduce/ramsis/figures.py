@@ -1,7 +1,7 @@
 """RAMSIS' figures: what is run at each place, by all systems on the same arrivals. See ``reproduce.ramsis``."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from time import process_time
@@ -199,10 +199,13 @@ def figure(number: str, options: Options) -> Result:
     """Compute the places asked for: curves, every point, gains beside what the paper has."""
     papers_data("ramsis")
     title, x_label, jobs = figures(options)[number]
-    asked = [replace(job, seed=options.seed) for job in jobs if wanted(job, options.trace)]
+    asked = [job for job in jobs if wanted(job, options.trace)]
     if not asked:
         raise ConfigurationError(f"nothing at --panel {options.trace.panel} --at {options.trace.at}; leave them out")
-    points = computed(number, asked, options.processes)
+    by_seed = [
+        computed(number, [replace(job, seed=seed) for job in asked], options.processes) for seed in options.each_seed()
+    ]
+    points = [mean_of(drawn) for drawn in zip(*by_seed, strict=True)]
     header = ("panel, system", x_label, "accuracy", "violation", "expected accuracy", "expected violation", "cpu s")
     rows = [
         (f"{p.panel}, {p.system}", f"{p.x:g}", f"{p.accuracy:.5f}", f"{p.violation:.2e}",
@@ -213,6 +216,14 @@ def figure(number: str, options: Options) -> Result:
     tables = [Table("beside the paper", ("from", "what"), beside), Table("numbers", header, rows)]
     drawing = picture(title, x_label, curves(points))
     return Result(title, _INTRO, [(title, drawing)], tables, [], [asdict(p) for p in points])
+
+
+def mean_of(drawn: Sequence[Point]) -> Point:
+    """Of one system at one place, over draws of the arrivals."""
+    names = ("accuracy", "violation", "cpu_s")
+    told = {name: [value for one in drawn if (value := getattr(one, name)) is not None] for name in names}
+    means: dict[str, Any] = {name: float(np.mean(values)) for name, values in told.items() if values}
+    return replace(drawn[0], **means)
 
 
 def curves(points: list[Point]) -> list[Line]:

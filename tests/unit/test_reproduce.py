@@ -8,6 +8,7 @@ import pytest
 
 from reproduce.__main__ import ALL, PAPERS, main
 from reproduce.figure import Options, TraceOptions
+from reproduce.infaas import figures as infaas
 from reproduce.ramsis import figures as ramsis
 from reproduce.spread_drop.figures import COUNTED, figure_3, said_6
 
@@ -102,3 +103,40 @@ def test_a_seed_draws_other_arrivals_for_selection_tables_too(
     first, again, other = (ramsis.figure("7", Options(seed=s, seconds=1.0, trace=place)).rows for s in (0, 0, 3))
     assert {(job.seed, job.seconds) for job in jobs} == {(0, 1), (3, 1)}
     assert [r["accuracy"] for r in first] == [r["accuracy"] for r in again] != [r["accuracy"] for r in other]
+
+
+def test_selection_tables_are_run_on_as_many_draws_as_are_asked_for(
+    sluice_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(sluice_data))
+    place = TraceOptions(panel="image, 150", at=(2000.0,))
+    monkeypatch.setattr(
+        ramsis, "computed", lambda number, asked, processes: [p for job in asked for p in ramsis.compute(job)]
+    )
+
+    def accuracies(seed: int, seeds: int | None) -> list[float]:
+        made = ramsis.figure("7", Options(seed=seed, seeds=seeds, seconds=1.0, trace=place))
+        return [row["accuracy"] for row in made.rows]
+
+    third, fourth = accuracies(3, None), accuracies(4, 1)
+    assert third != fourth
+    assert accuracies(3, 2) == pytest.approx([(a + b) / 2 for a, b in zip(third, fourth, strict=True)])
+
+
+def test_model_less_serving_is_run_for_as_long_as_is_asked_and_in_short_where_it_is_to_be_quick(
+    sluice_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(sluice_data))
+
+    def seconds(options: Options) -> float:
+        alone, _ = infaas.figure_7(options).rows
+        return float(alone["GPU seconds"]) / 2
+
+    assert seconds(Options(seeds=1, seconds=20.0)) == 20.0
+    assert seconds(Options(quick=True)) == 60.0
+    assert seconds(Options(seeds=1)) > 200.0
+    assert infaas.figure_5(Options(seeds=1, seconds=20.0)).title.startswith("Figure 5. 10,277 queries")
+    runs = infaas.played(Options(quick=True))
+    assert {(len(found), len(found[0].by_tick)) for found in runs.values()} == {(1, 60)}
+    short, usual = infaas.figure_6(Options(seconds=60.0)).rows, infaas.figure_6(Options()).rows
+    assert all(a != b for a, b in zip(short[1:], usual[1:], strict=True))
