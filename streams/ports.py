@@ -7,7 +7,7 @@ reads from positions and commits offsets for its group. ``memory://`` and ``kafk
 from asyncio import Future
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 
@@ -121,6 +121,15 @@ class TopicSpec:
     replication: int | None = None
     min_insync_replicas: int | None = None
     compression: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as the broker has it. ``configs``: what counts there, whoever set it; empty where it may not be asked."""
+
+    partitions: int
+    replication: int
+    configs: Mapping[str, str]
 
 
 class Producer(Protocol):
@@ -305,6 +314,15 @@ class Admin(Protocol):
 
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Committed offset of another group."""
+        ...
+
+
+@runtime_checkable
+class TellsStates(Protocol):
+    """An admin that knows how topics are kept."""
+
+    async def states(self, topics: Iterable[str]) -> Mapping[str, TopicState]:
+        """Those of ``topics`` that exist, as the broker has them."""
         ...
 
 

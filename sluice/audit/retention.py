@@ -2,32 +2,21 @@
 
 Rules. Apache Kafka lets go by time of what is older than ``retention.ms``: what is younger cannot have been among it.
 Where it lets go by size too (``retention.bytes``), where that cannot be read or explains nothing (records deleted by
-hand), all may be gone. So it is on the embedded broker, which empties a partition for nothing but its cap on memory: by
-time the newest record stays, as long as none is dated back.
+hand), all may be gone. The embedded broker says the same of itself: by size where its cap on memory has taken some of a
+topic.
 """
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Protocol, runtime_checkable
 
-from sluicegate.streams.kafka.topic_configs import TopicState
-from sluicegate.streams.ports import Broker
-
-
-@runtime_checkable
-class _TellsConfigs(Protocol):
-    """An admin that knows how topics are kept."""
-
-    async def states(self, topics: Iterable[str]) -> Mapping[str, TopicState]:
-        """Those of ``topics`` that exist, as the broker has them."""
-        ...
+from sluicegate.streams.ports import Broker, TellsStates
 
 
 async def gone_before(broker: Broker, topics: Iterable[str], now: float) -> Mapping[str, float]:
     """Topic -> a time that all was written before which it has let go of; infinite where there is none."""
     names = set(topics)
     admin = broker.admin()
-    states = await admin.states(names) if names and isinstance(admin, _TellsConfigs) else {}
+    states = await admin.states(names) if names and isinstance(admin, TellsStates) else {}
     return {name: _gone_before(states[name].configs, now) if name in states else inf for name in names}
 
 

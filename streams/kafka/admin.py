@@ -18,9 +18,9 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection, unreachable
 from sluicegate.streams.kafka.failover import Answer, answered, controller_answers
-from sluicegate.streams.kafka.topic_configs import TopicState, configs
+from sluicegate.streams.kafka.topic_configs import configs
 from sluicegate.streams.kafka.topic_limits import Limits, default_replication, read_configs, read_limits
-from sluicegate.streams.ports import BrokerError, TopicPartition, TopicSpec
+from sluicegate.streams.ports import BrokerError, TopicPartition, TopicSpec, TopicState
 from sluicegate.streams.topics import check_topic_name
 
 

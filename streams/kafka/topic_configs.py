@@ -4,20 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.ports import TopicSpec, TopicState
 
 _BATCH_OVERHEAD = 64 << 10
 _SEGMENTS = 8
 _SHORTEST_SEGMENT = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A topic as the broker has it. ``configs``: what counts there, whoever set it; empty where it may not be asked."""
-
-    partitions: int
-    replication: int
-    configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

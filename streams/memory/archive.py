@@ -41,10 +41,11 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic and its partitions, in order."""
+    """A topic and its partitions, in order. ``gave_way``: the cap on memory may have taken some of it."""
 
     spec: TopicSpec
     partitions: tuple[StoredPartition, ...]
+    gave_way: bool
 
 
 Offsets = Mapping[tuple[str, TopicPartition], int]
@@ -88,7 +89,12 @@ def _manifest(topics: Sequence[StoredTopic], offsets: Offsets) -> dict[str, Any]
     return {
         "format": 1,
         "topics": [
-            {**asdict(t.spec), "offsets": [[p.start, p.end, len(p.records)] for p in t.partitions]} for t in topics
+            {
+                **asdict(t.spec),
+                "offsets": [[p.start, p.end, len(p.records)] for p in t.partitions],
+                "gave_way": t.gave_way,
+            }
+            for t in topics
         ],
         "offsets": [[group, tp.topic, tp.partition, offset] for (group, tp), offset in sorted(offsets.items())],
     }
@@ -160,7 +166,7 @@ def _read_topic(folder: Path, entry: Mapping[str, Any]) -> StoredTopic:
         if offsets and not 0 <= start <= offsets[0] <= offsets[-1] < end:
             raise ValueError(f"{name}/{number}: offsets {offsets[0]}..{offsets[-1]} are outside [{start}, {end})")
         partitions.append(StoredPartition(int(start), int(end), records))
-    return StoredTopic(spec, tuple(partitions))
+    return StoredTopic(spec, tuple(partitions), bool(entry.get("gave_way", True)))
 
 
 def _read_partition(path: Path, topic: str, partition: int) -> Iterator[Record]:

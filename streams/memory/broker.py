@@ -22,6 +22,7 @@ from sluicegate.streams.ports import (
     RebalanceListener,
     TopicPartition,
     TopicSpec,
+    TopicState,
     Transactions,
     UnknownTopicError,
     Written,
@@ -33,13 +34,14 @@ MAX_PARTITIONS = 4096
 
 
 class _Topic:
-    __slots__ = ("limit", "logs", "next_keyless", "spec")
+    __slots__ = ("gave_way", "limit", "logs", "next_keyless", "spec")
 
     def __init__(self, spec: TopicSpec, logs: list[PartitionLog], limit: int) -> None:
         self.spec = spec
         self.logs = logs
         self.limit = limit
         self.next_keyless = 0
+        self.gave_way = False
 
 
 class MemoryStore:
@@ -82,6 +84,22 @@ class MemoryStore:
     def limits(self) -> dict[str, int]:
         """Topic -> bytes that a record of it may have."""
         return {name: topic.limit for name, topic in self._topics.items()}
+
+    def states(self) -> dict[str, TopicState]:
+        """Topic -> how it is kept, in Apache Kafka's words."""
+        return {name: TopicState(len(topic.logs), 1, self._configs(topic)) for name, topic in self._topics.items()}
+
+    def _configs(self, topic: _Topic) -> dict[str, str]:
+        spec, cap = topic.spec, self.settings.max_partition_bytes
+        if cap is None and topic.gave_way:
+            cap = self.settings.max_bytes
+        kept_s = None if spec.compacted else spec.retention_s
+        return {
+            "cleanup.policy": "compact" if spec.compacted else "delete",
+            "message.timestamp.type": "LogAppendTime" if spec.broker_time else "CreateTime",
+            "retention.ms": "-1" if kept_s is None else str(int(1e3 * kept_s)),
+            "retention.bytes": "-1" if cap is None else str(cap),
+        }
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         """The log of a partition. Raises UnknownTopicError where there is none."""
@@ -152,6 +170,7 @@ class MemoryStore:
             StoredTopic(
                 topic.spec,
                 tuple(StoredPartition(log.start, log.end, log.read(log.start, len(log))) for log in topic.logs),
+                topic.gave_way,
             )
             for _, topic in sorted(self._topics.items())
         ]
@@ -160,6 +179,7 @@ class MemoryStore:
         """Take over what was dumped."""
         for stored in topics:
             self.create(stored.spec)
+            self._topics[stored.spec.name].gave_way = stored.gave_way
             for log, kept in zip(self._topics[stored.spec.name].logs, stored.partitions, strict=True):
                 log.restore(kept.records, kept.start, kept.end)
                 self._bytes += log.bytes
@@ -187,6 +207,7 @@ class MemoryStore:
     def _drop(self, log: PartitionLog, count: int) -> None:
         before = log.bytes
         log.drop_oldest(count)
+        self._topics[log.place.topic].gave_way = True
         self._bytes += log.bytes - before
 
 
@@ -264,6 +285,12 @@ class MemoryAdmin:
         """Bytes that a record of each topic may have."""
         limits = self._store.limits()
         return {name: limits[name] for name in topics if name in limits}
+
+    async def states(self, topics: Iterable[str]) -> Mapping[str, TopicState]:
+        """Those of ``topics`` that exist, as they are kept: by size too (``retention.bytes``) where the cap on memory
+        has taken anything of one, or partitions have a cap."""
+        states = self._store.states()
+        return {name: states[name] for name in topics if name in states}
 
     async def committed(self, group: str, partition: TopicPartition) -> int | None:
         """Committed offset of any group."""

@@ -21,6 +21,7 @@ from sluicegate.streams.ports import (
     Record,
     TopicPartition,
     TopicSpec,
+    TopicState,
     Transactions,
     Written,
 )
@@ -255,6 +256,12 @@ class RemoteAdmin:
         """Partition count of each topic that exists."""
         counts = (await self._connection.ask("topics"))["topics"]
         return {name: counts[name] for name in topics if name in counts}
+
+    async def states(self, topics: Iterable[str]) -> Mapping[str, TopicState]:
+        """Those of ``topics`` that exist, as the process that holds the log keeps them."""
+        told = await self._connection.ask("topics")
+        counts, configs = told["topics"], told.get("configs", {})
+        return {name: TopicState(counts[name], 1, configs.get(name, {})) for name in topics if name in counts}
 
     async def topics(self) -> frozenset[str]:
         """Names of all topics."""

@@ -16,7 +16,16 @@ import orjson
 from aiohttp import web
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError, SluiceError
-from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicPartition, TopicSpec, Written
+from sluicegate.streams.ports import (
+    Broker,
+    Consumer,
+    Producer,
+    Record,
+    TellsStates,
+    TopicPartition,
+    TopicSpec,
+    Written,
+)
 from sluicegate.streams.records.bounds import LAST_TIME
 from sluicegate.streams.remote.frames import (
     CALL_HEADER,
@@ -73,7 +82,10 @@ class _Service:
     async def topics(self, request: web.Request) -> web.Response:
         del request
         admin = self._broker.admin()
-        return _json({"topics": dict(await admin.partitions(await admin.topics()))})
+        names = await admin.topics()
+        told = await admin.states(names) if isinstance(admin, TellsStates) else {}
+        configs = {name: state.configs for name, state in told.items()}
+        return _json({"topics": dict(await admin.partitions(names)), "configs": configs})
 
     async def create(self, request: web.Request) -> web.Response:
         body = await _body(request)

@@ -1,13 +1,16 @@
 """A log that is served over HTTP: who may ask, and what is refused."""
 
+from math import inf
+
 import pytest
 from aiohttp import ClientSession
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.ports import TellsStates, TopicSpec
 from tests.contract.brokers import serve
 
 
@@ -31,6 +34,23 @@ async def test_a_remote_log_asks_for_its_token_and_for_a_loopback_name() -> None
             headers = {"Host": host, "Sluice-Log": "1"}
             async with session.get(f"{plain}/log/topics", headers=headers) as answer:
                 assert answer.status == 403
+
+
+async def test_a_remote_log_says_how_its_topics_are_kept() -> None:
+    behind = connect("memory://")
+    await behind.admin().create_topics(
+        [TopicSpec(name="t", partitions=2, retention_s=60.0), TopicSpec(name="u", compacted=True)]
+    )
+    asked = ["t", "u", "there-is-none"]
+    async with serve(behind) as url:
+        remote = connect(url)
+        told, known = remote.admin(), behind.admin()
+        assert isinstance(told, TellsStates) and isinstance(known, TellsStates)
+        found = await told.states(asked)
+        assert found == await known.states(asked)
+        assert (found["t"].partitions, found["t"].configs["retention.ms"]) == (2, "60000")
+        assert await gone_before(remote, asked, 1.7e9) == {"t": 1.7e9 - 60.0, "u": inf, "there-is-none": inf}
+        await remote.close()
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,21 @@
 """What the audit says where topics have let go of their oldest records."""
 
+import json
 from collections.abc import Iterable, Mapping
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics, read_whole
 from sluicegate.sluice.commands.reading.audit import table
 from sluicegate.streams.broker_settings import MemorySettings
-from sluicegate.streams.kafka.topic_configs import TopicState
 from sluicegate.streams.memory.broker import MemoryAdmin, MemoryBroker
-from sluicegate.streams.ports import Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import Record, TopicPartition, TopicSpec, TopicState
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -137,6 +139,17 @@ class Told(MemoryAdmin):
         return {name: TopicState(1, 1, self.configs[name]) for name in topics if name in self.configs}
 
 
+class Mute(MemoryAdmin):
+    states = None  # type: ignore[assignment]
+
+
+class Silent(MemoryBroker):
+    """Does not say how topics are kept."""
+
+    def admin(self) -> Mute:
+        return Mute(self._store)
+
+
 class Telling(MemoryBroker):
     """Dead letters are kept so; all else for ten years."""
 
@@ -204,8 +217,40 @@ async def test_of_a_topic_that_is_empty_nothing_is_gone_that_retention_cannot_ha
 
 async def test_a_broker_that_does_not_say_how_topics_are_kept_may_have_let_go_of_anything() -> None:
     now = [T0]
-    report = await emptied(MemoryBroker(clock=lambda: now[0]), now)
+    report = await emptied(Silent(clock=lambda: now[0]), now)
     assert (report.lost, report.gone_by, report.balanced) == (0, 15, True)
+
+
+@pytest.mark.parametrize(("cap", "lost"), [(None, 2), (1_000_000, 0)])
+async def test_the_embedded_broker_says_how_topics_are_kept(cap: int | None, lost: int) -> None:
+    now = [T0]
+    report = await emptied(MemoryBroker(MemorySettings(max_partition_bytes=cap), clock=lambda: now[0]), now)
+    assert (report.lost, report.gone_by, report.balanced) == (lost, 15 - lost, not lost)
+
+
+async def test_what_the_cap_on_memory_has_taken_a_part_of_is_kept_by_size_and_stays_so_in_a_folder(
+    tmp_path: Path,
+) -> None:
+    broker = MemoryBroker(MemorySettings(max_bytes=20_000), clock=lambda: T0)
+    specs = [TopicSpec(name="small", retention_s=60.0), TopicSpec(name="state", compacted=True), TopicSpec(name="x")]
+    await broker.admin().create_topics(specs)
+    producer = broker.producer()
+    await producer.start()
+    await producer.send("small", b"-")
+    for _ in range(50):
+        await producer.send("x", bytes(1_000))
+    broker.dump(tmp_path)
+    for one in (broker, MemoryBroker.load(tmp_path)):
+        states = await one.admin().states(["x", "small", "state", "there-is-none"])
+        kept = {name: (s.configs["retention.ms"], s.configs["retention.bytes"] != "-1") for name, s in states.items()}
+        assert kept == {"x": ("-1", True), "small": ("60000", False), "state": ("-1", False)}
+        assert states["state"].configs["cleanup.policy"] == "compact"
+        assert await gone_before(one, kept, T0) == {"x": inf, "small": T0 - 60.0, "state": inf}
+    manifest = json.loads((tmp_path / "topics.json").read_text())
+    for topic in manifest["topics"]:
+        del topic["gave_way"]  # as older versions have it
+    (tmp_path / "topics.json").write_text(json.dumps(manifest))
+    assert await gone_before(MemoryBroker.load(tmp_path), ["small"], T0) == {"small": inf}
 
 
 async def test_by_time_the_embedded_broker_keeps_the_newest_record() -> None:

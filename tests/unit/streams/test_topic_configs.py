@@ -5,8 +5,8 @@ import pytest
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.describe.acls import rules
 from sluicegate.streams.describe.strimzi import kafka_topics, kafka_users
-from sluicegate.streams.kafka.topic_configs import Difference, TopicState, configs, differences
-from sluicegate.streams.ports import TopicSpec
+from sluicegate.streams.kafka.topic_configs import Difference, configs, differences
+from sluicegate.streams.ports import TopicSpec, TopicState
 from sluicegate.streams.topics import TopicPolicies, TopicPolicy, Topics
 
 SETTINGS = KafkaSettings(replication=3, min_insync_replicas=2)
