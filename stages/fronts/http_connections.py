@@ -4,9 +4,10 @@ Rules.
 - At most ``connections`` are open, and never more than an eighth of the descriptors that this process may have; a
   quarter as many are taken at once, or linger to read why they were refused. The rest is the broker's and the
   executors'. Where there are as many, the one that has been without a request for longest makes room, if that is over
-  ``_SETTLES`` seconds, else the one whose request's body has been awaited for longest, if over as many; else the new
-  one gets 503. So does one that takes of the last eighth (``_KEPT``): whatever else holds descriptors here, the broker
-  is reached again, and executors are started again, by what is left.
+  ``_SETTLES`` seconds, else the one that has said no more for longest, who may be gone, else the one whose request's
+  body has been awaited for longest, each if over as many; else the new one gets 503. So does one that takes of the last
+  eighth (``_KEPT``): whatever else holds descriptors here, the broker is reached again, and executors are started
+  again, by what is left.
 - A request's head must be there ``idle_s`` seconds after the connection was made or the last request ended; who does
   not take an answer for as long loses the connection. Bodies have limits of their own
   (``sluicegate.streams.remote.http_bodies``).
@@ -75,6 +76,7 @@ class Doors:
         self._open: dict[asyncio.BaseTransport, Door] = {}
         self._idle: dict[Door, float] = {}  # since when, the longest first
         self._awaited: dict[Door, tuple[float, Callable[[], bool]]] = {}  # its body, the longest first; whether it came
+        self._half_closed: dict[Door, float] = {}  # since when, the longest first
         self.lingering = 0
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
@@ -104,6 +106,10 @@ class Doors:
         self._awaited.pop(door, None)
         self._idle[door] = time.monotonic()
 
+    def half_closed(self, door: "Door") -> None:
+        """It says no more, and is to be answered yet."""
+        self._half_closed.setdefault(door, time.monotonic())
+
     def close(self) -> None:
         """End those whose requests the framework has not seen: it ends the others."""
         for transport, door in tuple(self._open.items()):
@@ -125,10 +131,10 @@ class Doors:
 
     def _longest(self, now: float) -> "Door | None":
         """Who makes room for another, if anybody has had his time."""
-        for door, since in self._idle.items():
-            if now - since >= _SETTLES:
+        for longest in (self._idle, self._half_closed):
+            door, since = next(iter(longest.items()), (None, now))
+            if door is not None and now - since >= _SETTLES:
                 return door
-            break
         while self._awaited:
             door, (since, is_whole) = next(iter(self._awaited.items()))
             if not is_whole():
@@ -145,6 +151,7 @@ class Doors:
         """It counts no more."""
         self._idle.pop(door, None)
         self._awaited.pop(door, None)
+        self._half_closed.pop(door, None)
         if transport is not None:
             self._open.pop(transport, None)
 
@@ -227,7 +234,10 @@ class Door(asyncio.Protocol):
     @override
     def eof_received(self) -> bool | None:
         inner = self._plain or self._inner
-        return inner.eof_received() if inner is not None else None
+        stays = inner.eof_received() if inner is not None else None
+        if stays:
+            self._doors.half_closed(self)
+        return stays
 
     @override
     def pause_writing(self) -> None:

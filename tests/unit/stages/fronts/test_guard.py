@@ -1,9 +1,10 @@
 """The guard of what listens: tokens, rates, loopback unless there is a token; and where secrets may come from."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sluicegate.sluice.settings.endpoint_settings import HttpSettings, MetricsSe
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.logs import Bounded, JsonFormatter
+from sluicegate.stages.fronts import http_connections
 from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind, network_of
 from sluicegate.stages.fronts.http_connections import Doors
 from tests.harness import settings_for
@@ -176,6 +178,44 @@ async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
         with pytest.raises(ConfigurationError, match="SLUICE_WEB__PORT"):
             await bind(runner, Access(port=port or 0), "web", Doors(8, 1.0))
         await runner.cleanup()
+
+
+async def test_who_says_no_more_makes_room_and_who_may_still_say_something_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connections, "_SETTLES", 0.0)
+    answered = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        await answered.wait()
+        return web.Response(text="in")
+
+    guard = Guard(Access(connections=2), Hand())
+    application = web.Application(middlewares=[guard.middleware])
+    application.add_routes([web.get("/", slow)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    port = int((await bind(runner, Access(), "web", guard.doors)).rpartition(":")[2])
+    readers, writers = [], []
+    async with asyncio.timeout(20.0):
+        for says_more in (True, False, True):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            if not says_more:
+                writer.write_eof()
+            readers.append(reader)
+            writers.append(writer)
+            while len(guard.doors._half_closed) < (not says_more) or guard.doors._idle:
+                await asyncio.sleep(0.01)
+        assert not guard.doors._half_closed and len(guard.doors._open) == 2
+        answered.set()
+        for reader in (readers[0], readers[2]):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        with suppress(ConnectionResetError):
+            assert await readers[1].read() == b""
+    for writer in writers:
+        writer.close()
+    await runner.cleanup()
 
 
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
