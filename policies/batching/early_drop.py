@@ -2,9 +2,8 @@
 
 from typing_extensions import override
 
-from sluicegate.domain.actions import Drop, StationAction
+from sluicegate.domain.actions import StationAction
 from sluicegate.domain.outcome import Reason
-from sluicegate.domain.query import Query
 from sluicegate.policies.batching.latency_capped import LimitedPolicy
 
 
@@ -23,29 +22,14 @@ class EarlyDrop(LimitedPolicy):
         """Drop and run."""
         queue = self.queue
         items = queue.items
-        seconds = self.seconds
-        size = min(self.room(), queue.rows)
-        finish = now + seconds[size - 1]
-        batch: list[Query] = []
-        taken = 0
-        while items and taken + items[0].rows <= size:
-            query = queue.pop()
-            if query.deadline < finish:
-                self.missed(query, actions)
-                actions.append(Drop(query, Reason.SHED))
-            else:
-                batch.append(query)
-                taken += query.rows
-            left = taken + queue.rows
-            if 0 < left < size:
-                size = left
-                finish = now + seconds[size - 1]
-        if batch:
-            self.run_batch(tuple(batch), taken, actions)
-        elif items:  # the next has more rows than the batch that was sized by those before it
+        while items:
+            size = min(self.room(), queue.rows)
+            rows = queue.fit(size)  # fewer than sized where the next query has several, which may take longer
+            if now + max(self.seconds[size - 1], self.seconds[rows - 1]) <= items[0].deadline:
+                self.run(rows, actions)
+                return
+            self.drop_head(Reason.SHED, actions)
             self.prune(now, actions)
-            if items:
-                self.decide(now, actions)
 
 
 class LazyDrop(LimitedPolicy):

@@ -1,10 +1,15 @@
 """Measured latency need not grow with the batch: no rule may wait past what a smaller batch takes."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reproduce.spread_drop.trial import try_alone
-from sluicegate.domain.events import Hosted
+from sluicegate.domain.actions import Drop, Run
+from sluicegate.domain.events import Arrived, Hosted, HostingChanged, Offered
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
@@ -31,3 +36,53 @@ def test_waiting_costs_no_query_where_a_smaller_batch_takes_longer(
 ) -> None:
     at_once = _missed("eager", seconds, qps)
     assert _missed(rule, seconds, qps) <= at_once + 0.02
+
+
+TICK = 1 / 1024
+START = 1.7e9
+
+
+def _runs_and_drops(rule: str, seconds: tuple[float, ...], queries: list[Query]) -> tuple[list[str], list[str], int]:
+    """Queries run, queries dropped, and the batch's rows, where all are offered the executor at once."""
+    policy = batching(rule, **({"max_latency_share": 1.0} if rule == "early-drop" else {}))()
+    policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve(seconds)),), 1.0), START)
+    for query in queries:
+        policy.handle(Arrived(query), START)
+    actions = policy.handle(Offered(), START)
+    runs = [action for action in actions if isinstance(action, Run)]
+    dropped = [action.query.id for action in actions if isinstance(action, Drop)]
+    return [query.id for run in runs for query in run.queries], dropped, sum(run.rows for run in runs)
+
+
+def _ticks(most: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(1, most), min_size=1, max_size=8)
+
+
+@settings(deadline=None)
+@given(curve=_ticks(60), waiting=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 4)), min_size=1, max_size=10))
+def test_early_drop_gives_up_no_more_heads_than_its_batch_needs_on_any_curve(
+    curve: list[int], waiting: list[tuple[int, int]]
+) -> None:
+    waiting.sort(key=lambda each: each[0])
+    queries = [Query(f"q{i}", "a", START, START + due * TICK, rows) for i, (due, rows) in enumerate(waiting)]
+    ran, dropped, rows = _runs_and_drops("early-drop", tuple(ticks * TICK for ticks in curve), queries)
+    expected: tuple[list[str], int] = ([], 0)
+    for first, (due, head_rows) in enumerate(waiting):
+        upto = list(accumulate(rows for _, rows in waiting[first:]))
+        size = min(len(curve), upto[-1])
+        fitting = [total for total in upto if total <= size]
+        if head_rows <= len(curve) and all(curve[n - 1] <= due for n in (head_rows, size, fitting[-1])):
+            expected = ([f"q{first + i}" for i in range(len(fitting))], fitting[-1])
+            break
+    assert (ran, rows) == expected
+    assert dropped == [q.id for q in queries if not ran or int(q.id[1:]) < int(ran[0][1:])]
+
+
+def test_early_drop_runs_nobody_late_where_the_batch_holds_fewer_rows_than_it_was_sized_for() -> None:
+    """Three rows of four are sized for and take 10 ticks; the next query has two, so that two would run, in 30."""
+    seconds = tuple(ticks * TICK for ticks in (5, 30, 10))
+    head, second, third = (
+        Query(f"q{i}", "a", START, START + due * TICK, rows)
+        for i, (due, rows) in enumerate(((20, 1), (21, 1), (40, 2)))
+    )
+    assert _runs_and_drops("early-drop", seconds, [head, second, third]) == (["q1", "q2"], ["q0"], 3)
