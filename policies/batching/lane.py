@@ -84,10 +84,11 @@ class Lane:
     def lent_within(self, room: float, now: float) -> Run | None:
         """A batch of those that come in time, which takes ``room`` seconds at most; None where it would not be worth
         its start: less than half of what waits and fits into the longest. On the most accurate variant that does."""
+        waiting = self.policy.rows
         for hosted in self.told.hosted if self.told is not None else ():
-            rows = within(hosted.longest, room)
-            if rows and 2 * rows >= min(self.policy.queued, hosted.curve.max_batch):
-                lent = self.policy.lend(rows, now + hosted.longest[rows - 1])
+            rows = min(within(hosted.longest, room), waiting)
+            if rows and 2 * rows >= min(waiting, hosted.curve.max_batch):
+                lent = self.policy.lend(rows, now + max(hosted.longest[:rows]))
                 if lent:
                     return Run(hosted.variant, lent, sum([query.rows for query in lent]))
         return None

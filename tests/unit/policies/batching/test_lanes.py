@@ -75,6 +75,41 @@ def test_only_who_is_in_time_is_lent(start: float) -> None:
     assert ([q.id for q in run.queries], run.rows) == (["q2", "q3"], 2)
 
 
+@CLOCKS
+def test_who_is_lent_is_in_time_where_fewer_take_longer_than_as_many_as_there_is_room_for(start: float) -> None:
+    """Three rows have room and take 8 ticks, but the third query has two: the first two alone would take 12."""
+    made = lane()
+    made.told = HostingChanged("a", (hosted("falling", 9, 12, 8), FAST), 1.0)
+    for number, rows in enumerate((1, 1, 2)):
+        made.policy.handle(Arrived(Query(f"q{number}", "a", start, start + 11 * TICK, rows)), start)
+    run = made.lent_within(13 * TICK, start)
+    assert run is not None
+    assert ([q.id for q in run.queries], run.variant, run.rows) == (["q0", "q1", "q2"], "fast", 4)
+
+
+@CLOCKS
+def test_a_batch_that_is_lent_ends_as_early_as_those_who_wait_let_it(start: float) -> None:
+    """Four rows have room and take 14 ticks; two wait, who are in time in the 10 that they take."""
+    made = lane()
+    made.told = HostingChanged("a", (GOOD, FAST), 1.0)
+    for number, due in enumerate((10, 11)):
+        made.policy.handle(Arrived(Query(f"q{number}", "a", start, start + due * TICK)), start)
+    run = made.lent_within(14 * TICK, start)
+    assert run is not None
+    assert ([q.id for q in run.queries], run.variant) == (["q0", "q1"], "good")
+
+
+@CLOCKS
+@pytest.mark.parametrize(("room", "lent"), [(9, False), (10, True)])
+def test_half_of_what_waits_is_counted_in_rows(start: float, room: float, lent: bool) -> None:
+    """Two queries have four rows: one row is a quarter of them."""
+    made = lane()
+    made.told = HostingChanged("a", (GOOD,), 1.0)
+    for name, rows in (("q0", 1), ("q1", 3)):
+        made.policy.handle(Arrived(Query(name, "a", start, start + 1.0, rows)), start)
+    assert (made.lent_within(room * TICK, start) is not None) is lent
+
+
 def test_nothing_is_lent_where_nothing_is_told_and_nothing_waits() -> None:
     made = lane()
     assert made.lent_within(1.0, 70.0) is None
