@@ -16,7 +16,7 @@ class AdditiveIncrease(QueueingPolicy):
     """
 
     name = "aimd"
-    __slots__ = ("backoff", "limit", "objective", "step")
+    __slots__ = ("_variant", "backoff", "limit", "objective", "step")
 
     def __init__(self, *, step: float = 1.0, backoff: float = 0.9, objective: float = 0.5) -> None:
         super().__init__()
@@ -26,6 +26,7 @@ class AdditiveIncrease(QueueingPolicy):
         self.backoff = backoff
         self.objective = objective
         self.limit = 1.0
+        self._variant = ""
 
     @override
     def prune(self, now: float, actions: list[StationAction]) -> None:
@@ -39,8 +40,12 @@ class AdditiveIncrease(QueueingPolicy):
 
     @override
     def hosting_changed(self) -> None:
-        """Start again from one: the new variant's latency is unknown to a reactive rule."""
-        self.limit = 1.0
+        """Start again from one with another variant: its latency is unknown to a reactive rule."""
+        variant = self.hosted[0].variant if self.hosted else ""
+        if variant != self._variant:
+            self.limit = 1.0
+        self._variant = variant
+        self.limit = min(self.limit, float(max(1, len(self.seconds))))
 
     @override
     def finished(self, event: Finished, run: Run, now: float, actions: list[StationAction]) -> None:

@@ -1,4 +1,4 @@
-"""Published rules keep to half the SLO by themselves, whatever they are given."""
+"""Published rules keep to half the SLO, or to the limit they have found, by themselves, whatever they are given."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from reproduce.spread_drop.trial import Trial, try_alone
 from sluicegate.domain.actions import Drop, Run, WakeAt
 from sluicegate.domain.errors import ConfigurationError
-from sluicegate.domain.events import Arrived, Hosted, HostingChanged, Offered
+from sluicegate.domain.events import Arrived, Finished, Hosted, HostingChanged, Offered
 from sluicegate.domain.models.profile import LatencyCurve
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Query
+from sluicegate.policies.batching.aimd import AdditiveIncrease
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.slice_scheduler import Station
 
@@ -79,3 +80,20 @@ def test_early_drop_runs_a_large_query_behind_heads_that_it_drops(start: float) 
 def test_a_bad_share_is_refused(share: float) -> None:
     with pytest.raises(ConfigurationError, match="max_latency_share"):
         batching("early-drop", max_latency_share=share)
+
+
+@pytest.mark.parametrize("start", [70.0, 1.7e9])
+def test_the_limit_found_stands_while_the_same_variant_is_hosted_for_batches_of_its_size(start: float) -> None:
+    """Peers come and go, and a slice says again what it hosts: nothing of that makes batches longer."""
+    policy = AdditiveIncrease(step=2.0)
+    long, short = (Hosted("v", 0.9, LatencyCurve(WHOLE[:most])) for most in (31, 2))
+    other = Hosted("w", 0.8, LatencyCurve(WHOLE))
+    policy.handle(HostingChanged("a", (long, other), SLO), start)
+    policy.handle(Arrived(Query("q0", "a", start, start + SLO)), start)
+    policy.handle(Offered(), start)
+    policy.handle(Finished("a", "v", 1, WHOLE[0]), start + WHOLE[0])
+    limits = []
+    for hosted, peers in (((long, other), ("d0", "d1")), ((long,), ()), ((short,), ()), ((other, long), ())):
+        policy.handle(HostingChanged("a", hosted, SLO, peers=tuple((peer, "whole") for peer in peers)), start + 1.0)
+        limits.append(policy.limit)
+    assert limits == [3.0, 3.0, 2.0, 1.0]
