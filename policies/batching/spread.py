@@ -242,10 +242,12 @@ class SpreadBatching(QueueingPolicy):
         self._note(due, kept, actions)
         if kept:
             self.run_batch(kept, sum([q.rows for q in kept]), actions, places.hosted)
-        elif due and items:  # nobody of them fitted: it is the turn of those behind
+        elif items:  # nobody of them fitted: it is the turn of those behind, or of a variant that takes more rows
             self.prune(now, actions)
-            if items:
+            if due and items:
                 self.decide(now, actions)
+            elif items:
+                self._run_selection(next(p for p in self._places if p.in_time(items[0], now)), now, actions)
 
     def _first_borne(self, due: Sequence[Query], places: Places, rows: int, now: float) -> list[bool] | None:
         """Which of the first of ``due`` to keep, where missing so many of all of them breaks the promise and the rest

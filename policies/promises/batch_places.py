@@ -34,9 +34,7 @@ class Places:
             return 0
         if now + self.processing_s <= head.deadline:
             return self.batch
-        rows = bisect_right(self.upto, head.deadline - now, hi=self.batch)
-        while rows and now + self.upto[rows - 1] > head.deadline:  # the difference was rounded
-            rows -= 1
+        rows = bisect_right(self.upto, head.deadline, hi=self.batch, key=lambda took: now + took)
         return rows if rows >= head.rows else 0
 
 

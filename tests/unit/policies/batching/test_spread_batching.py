@@ -243,3 +243,32 @@ def test_who_stands_behind_a_query_that_fits_in_no_batch_runs_at_once(name: str,
     actions = policy.handle(Offered(), start)
     assert [a.query for a in actions if isinstance(a, Drop)] == [first, large]
     assert [a for a in actions if isinstance(a, Run)] == [Run("v", (behind,), 2)]
+
+
+@pytest.mark.parametrize("name", ["spread-drop", "weakly-hard", "balanced", "greedy"])
+@CLOCKS
+def test_a_variant_that_takes_more_rows_runs_who_does_not_fit_on_the_one_that_serves_most(
+    name: str, start: float
+) -> None:
+    """Two rows fit on ``wide`` alone, where one of two queries must be missed; on ``fast`` none is due yet."""
+    made = batching(name, batch=2)()
+    fast = Hosted("fast", 0.9, LatencyCurve((3 * TICK,)))
+    wide = Hosted("wide", 0.8, LatencyCurve((5 * TICK, 25 * TICK)))
+    made.handle(HostingChanged("a", (fast, wide), 1.0), start)
+    for number in range(2):
+        query = Query(f"q{number}", "a", start, start + 27 * TICK, 2, sequence=number)
+        made.handle(Arrived(query), start)
+    actions = made.handle(Offered(), start)
+    assert [run.variant for run in actions if isinstance(run, Run)] == ["wide"]
+    assert (ran(actions), dropped(actions)) == (["q1"], {"q0": Reason.SPREAD})
+
+
+def test_who_is_in_time_as_the_clock_tells_it_is_not_given_up() -> None:
+    """What one row takes beyond the time left is less than the clock tells apart."""
+    start = 1.7e9
+    took = TOOK + 2.0**-26
+    assert start + took == start + TOOK
+    made = policy(start, (took, 2 * TOOK))
+    come(made, start, TOOK, 8 * TOOK)
+    actions = made.handle(Offered(), start)
+    assert (ran(actions), dropped(actions)) == (["q0"], {})
