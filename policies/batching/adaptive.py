@@ -287,13 +287,12 @@ class AdaptiveBatching(GreedySpread):
         goal = self.queue.rows - choice.skip
         while self.queue.rows > goal:
             self.drop_head(Reason.SHED, actions)
-        if choice.skip:
-            if self.by_length:
-                self.look_at_lengths()
+        hosted, rows = choice.hosted, choice.rows
+        if choice.skip and self.by_length:  # elsewhere the batch chosen saves all that it holds, its head too
+            self.look_at_lengths()
             self.prune(now, actions)
         if not items:
             return
-        hosted, rows = choice.hosted, choice.rows
         if items[0].rows > rows:  # nothing fits better than one large query by itself
             hosted, rows = self._able(now), items[0].rows
         elif self.by_length:

@@ -42,10 +42,12 @@ TICK = 1 / 1024
 START = 1.7e9
 
 
-def _runs_and_drops(rule: str, seconds: tuple[float, ...], queries: list[Query]) -> tuple[list[str], list[str], int]:
+def _runs_and_drops(
+    rule: str, seconds: tuple[float, ...], queries: list[Query], slo: float = 1.0
+) -> tuple[list[str], list[str], int]:
     """Queries run, queries dropped, and the batch's rows, where all are offered the executor at once."""
     policy = batching(rule, **({"max_latency_share": 1.0} if rule == "early-drop" else {}))()
-    policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve(seconds)),), 1.0), START)
+    policy.handle(HostingChanged("a", (Hosted("v", 0.9, LatencyCurve(seconds)),), slo), START)
     for query in queries:
         policy.handle(Arrived(query), START)
     actions = policy.handle(Offered(), START)
@@ -86,3 +88,12 @@ def test_early_drop_runs_nobody_late_where_the_batch_holds_fewer_rows_than_it_wa
         for i, (due, rows) in enumerate(((20, 1), (21, 1), (40, 2)))
     )
     assert _runs_and_drops("early-drop", seconds, [head, second, third]) == (["q1", "q2"], ["q0"], 3)
+
+
+def test_adaptive_runs_the_batch_it_chose_though_its_head_could_not_be_saved_alone() -> None:
+    """Two rows take 43 ticks, four 22, which saves all three queries from the third on; the fourth and fifth alone
+    would be late."""
+    waiting = ((10, 3), (14, 1), (22, 2), (23, 1), (37, 1), (43, 4), (56, 1), (63, 1))
+    queries = [Query(f"q{i}", "a", START, START + due * TICK, rows) for i, (due, rows) in enumerate(waiting)]
+    ran, dropped, rows = _runs_and_drops("adaptive", tuple(t * TICK for t in (8, 43, 18, 22)), queries, 100 * TICK)
+    assert (ran, dropped, rows) == (["q2", "q3", "q4"], ["q0", "q1"], 4)
