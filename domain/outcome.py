@@ -68,7 +68,7 @@ class Outcome:
 
     ``accuracy``: profiled accuracy of the variant (0..1), 0 where nothing answered.
     ``best_accuracy``: that of the app's best variant, to normalise by; 1 where unknown.
-    ``source``: who asked, as in its query.
+    ``source``: who asked, ``rows``: how many it had, as in its query.
     """
 
     query_id: str
@@ -95,6 +95,7 @@ class Outcome:
     sequence: int = -1
     promise: PromiseState | None = None
     source: str = ""
+    rows: int = 1
 
     @staticmethod
     def of(query: Query, kind: OutcomeKind, at: float, **why: Any) -> "Outcome":
@@ -110,6 +111,7 @@ class Outcome:
             stream=query.stream,
             sequence=query.sequence,
             source=query.source,
+            rows=query.rows,
             **why,
         )
 

@@ -142,11 +142,12 @@ class Running:
         parameters: Mapping[str, Any] | None = None,
         expires: float | None = None,
     ) -> str:
-        """Produce one well-formed query; returns its id. It has ``PATIENCE`` where nothing else is said."""
+        """Produce one well-formed query, a row for each ``PIXELS`` values; returns its id. It has ``PATIENCE`` where
+        nothing else is said."""
         query_id = query_id or uuid.uuid4().hex
         if parameters is None and expires is None:
             parameters = {"latency_ms": PATIENCE}
-        tensor = Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *values))
+        tensor = Tensor("image", "FP32", (len(values) // PIXELS, PIXELS), struct.pack(f"<{len(values)}f", *values))
         message = codec.encode_query(
             query_id,
             (tensor,),

@@ -104,6 +104,7 @@ class Ledger:
             outcome.best_accuracy = max(outcome.accuracy, self._best[query.app])
             outcome.stream = query.stream
             outcome.sequence = query.sequence
+            outcome.rows = query.rows
             for observer in self._observers:
                 observer.add(outcome)
 

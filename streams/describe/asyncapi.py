@@ -231,6 +231,7 @@ _WHY = {
         "queue_s": {"type": "number"},
         "batch_s": {"type": "number"},
         "execution_s": {"type": "number"},
+        "rows": {"type": "integer", "description": "of the query"},
     },
 }
 

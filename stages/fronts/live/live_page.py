@@ -205,6 +205,7 @@ def end_of(record: Record) -> End | None:
             source=str(why.get("source") or ""),
             story=why if len(told) <= _STORY else {},
             left=_left(why.get("promise")),
+            rows=int(_number(why.get("rows", 1))),
         )
     except (ValueError, KeyError, TypeError):
         return None

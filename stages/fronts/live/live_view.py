@@ -3,7 +3,8 @@
 Rules.
 - Seconds are those of the records' own times; a second is told once it is over, the last ``SPAN`` of them.
 - Memory is bounded: seconds, plans, announcements, recent misses, latencies a second.
-- Goodput is queries answered on time; violations every other outcome, rejected ones included.
+- Goodput is queries answered on time; violations every other outcome, rejected ones included. Over time both are in
+  rows, as demand and what plans carry are.
 """
 
 from collections import Counter, deque
@@ -51,6 +52,7 @@ class End:
     story: Mapping[str, Any] = field(default_factory=dict)
     """What the outcome says of itself, all of it."""
     left: int | None = None  # misses that its stream still had, where it was promised something
+    rows: int = 1
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class _Second:
     asked: Counter[str] = field(default_factory=Counter)
     good: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
+    good_rows: Counter[str] = field(default_factory=Counter)
+    missed_rows: Counter[str] = field(default_factory=Counter)
     accuracy: dict[str, float] = field(default_factory=dict)
     of_best: dict[str, float] = field(default_factory=dict)
     mix: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -108,12 +112,14 @@ class LiveView:
             latencies.append(end.at - end.arrival)
         if not on_time:
             second.missed[end.app] += 1
+            second.missed_rows[end.app] += end.rows
             name = "late" if end.late else end.kind
             second.why[f"{name} ({end.reason})" if end.reason else name] += 1
             self._misses.append(end)
             return
         self._totals["good"] += 1
         second.good[end.app] += 1
+        second.good_rows[end.app] += end.rows
         self._answers.append(end)
         second.accuracy[end.app] = second.accuracy.get(end.app, 0.0) + end.accuracy
         second.of_best[end.app] = second.of_best.get(end.app, 0.0) + end.accuracy / (end.best or 1.0)
@@ -315,8 +321,8 @@ class LiveView:
 def _series(app: str, seconds: list[_Second]) -> dict[str, list[float | None]]:
     return {
         "demand": [s.asked[app] for s in seconds],
-        "goodput": [s.good[app] for s in seconds],
-        "missed": [s.missed[app] for s in seconds],
+        "good_rows": [s.good_rows[app] for s in seconds],
+        "missed_rows": [s.missed_rows[app] for s in seconds],
         "accuracy": [s.accuracy.get(app, 0.0) / s.good[app] if s.good[app] else None for s in seconds],
     }
 

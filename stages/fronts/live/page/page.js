@@ -177,7 +177,7 @@ function path(values, x, y) {
   return out;
 }
 function flow() {
-  const demand = series("demand"), good = series("goodput"), missed = series("missed");
+  const demand = series("demand"), good = series("good_rows"), missed = series("missed_rows");
   const carries = known("capacity"), best = known("best_only");
   const box = $("flow");
   const asked = Math.max(10, ...demand, ...good.map((value, i) => value + missed[i]));
@@ -195,7 +195,7 @@ function flow() {
   picture.append(draw("path", { class: "f-best", d: path(upTo(best), x, y) }));
   picture.append(draw("path", { class: "f-demand", d: path(demand, x, y) }));
   picture.append(draw("path", { class: "f-good", d: path(good, x, y) }));
-  place(box, picture, x, (i) => `demand  ${number(demand[i])} rows/s\non time ${number(good[i])} queries/s\nmissed  ${number(missed[i])} queries/s\nplan carries ${number(carries[i])} rows/s\nbest alone   ${number(best[i])} rows/s`);
+  place(box, picture, x, (i) => `rows a second\ndemand ${number(demand[i])}\non time ${number(good[i])}\nmissed ${number(missed[i])}\nplan carries ${number(carries[i])}\nbest alone ${number(best[i])}`);
 }
 function known(name) {
   const lines = chosen().map((app) => shown.series[app][name]);

@@ -98,9 +98,30 @@ def test_the_series_ends_with_the_last_whole_second() -> None:
     seen.ended(end(NOW - 0.5))
     seen.ended(end(NOW + 0.1))
     series = seen.snapshot(NOW)["series"]["toy"]
-    assert len(series["goodput"]) == SPAN
-    assert series["goodput"][-1] == 1 and sum(series["goodput"]) == 1
+    assert len(series["good_rows"]) == SPAN
+    assert series["good_rows"][-1] == 1 and sum(series["good_rows"]) == 1
     assert series["demand"][-1] == 7 and series["accuracy"][:-1] == [None] * (SPAN - 1)
+
+
+def test_what_is_drawn_over_time_is_in_rows_and_rates_beside_it_in_queries() -> None:
+    seen = view()
+    seen.demanded(DemandCounted("toy", 9, 0.5), NOW - 0.5)
+    for rows in (3, 1):
+        seen.ended(end(NOW - 0.5, rows=rows))
+    seen.ended(end(NOW - 0.5, "dropped", rows=5))
+    shown = seen.snapshot(NOW)
+    series, app = shown["series"]["toy"], shown["apps"][0]
+    assert [series[name][-1] for name in ("demand", "good_rows", "missed_rows")] == [9, 4, 5]
+    assert (app["goodput"], app["missed"]) == (0.2, 0.1)
+
+
+def test_rows_are_read_from_outcomes_and_one_where_they_do_not_say() -> None:
+    outcome = Outcome.of(Query("q", "toy", NOW, NOW + 1.0, rows=7), OutcomeKind.EXPIRED, NOW + 1.0)
+    value = codec.encode_outcome(outcome, ()).value or b""
+    told, older = end_of(record(value)), end_of(record(value.replace(b',"rows":7', b"")))
+    assert told is not None and older is not None
+    assert (told.rows, older.rows) == (7, 1)
+    assert end_of(record(value.replace(b'"rows":7', b'"rows":"7"'))) is None
 
 
 def test_a_device_shows_what_it_hosts_and_who_answered() -> None:
