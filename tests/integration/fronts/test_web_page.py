@@ -147,6 +147,32 @@ async def test_one_app_is_chosen_and_a_point_in_time_is_told(tmp_path: Path) -> 
         assert "demand" in await page.inner_text("#flow .tip")
 
 
+MANY_APPS = """() => {
+  const [name, one] = Object.entries(shown.series)[0];
+  for (let i = 0; i < 18; i += 1) shown.series[`${name}${i}`] = { ...one, accuracy: one.accuracy.map(() => 0.6 + i / 50) };
+  shown.apps = Object.keys(shown.series).map((name) => ({ ...shown.apps[0], name }));
+  render();
+  const looks = (place) => [...document.querySelectorAll(`${place} path`)]
+    .map((line) => (({ stroke, strokeDasharray }) => `${stroke} ${strokeDasharray}`)(getComputedStyle(line)));
+  const [lines, legend] = [looks("#accuracy"), looks("#accuracy-legend")];
+  $("app").value = `${name}7`;
+  render();
+  return [lines, legend, Object.keys(shown.series).indexOf(`${name}7`), looks("#accuracy")];
+}"""
+"""How lines of twenty apps look in the chart and beside their names; which of them one is, and how it looks alone."""
+
+
+async def test_no_two_of_twenty_apps_look_the_same_and_each_keeps_its_look(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (_, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await page.wait_for_selector("#accuracy text")
+        lines, legend, which, alone = await page.evaluate(MANY_APPS)
+        assert len(set(lines)) == 20
+        assert legend == lines
+        assert alone == [lines[which]]
+
+
 async def test_it_is_dark_where_the_reader_is_and_changes_on_demand(tmp_path: Path) -> None:
     async with watched(tmp_path) as (_, address), browser() as chrome:
         page = await chrome.new_page(color_scheme="dark")

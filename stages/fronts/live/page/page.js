@@ -219,6 +219,16 @@ function mix() {
   }
   place(box, picture, x, (i) => parts.filter((part) => part.counts[i]).map((part) => `${part.app}: ${part.variant} ${number(part.counts[i])}`).join("\n") || "no answers");
 }
+// Five colours, by four dashes: an app keeps its own, whichever are shown.
+function stroke(app) {
+  const at = Object.keys(shown.series).indexOf(app);
+  return `l${at % 5} d${Math.floor(at / 5) % 4}`;
+}
+function sample(name) {
+  const picture = svg(26, 10);
+  picture.append(draw("path", { class: name, d: "M0 5L26 5" }));
+  return picture;
+}
 function accuracy() {
   const apps = chosen();
   const values = apps.map((app) => shown.series[app].accuracy);
@@ -227,8 +237,8 @@ function accuracy() {
   const ticks = steps(1 - low).filter((tick) => low + tick < 1.0001);
   const box = $("accuracy");
   const { picture, x, y } = frame(box, 1 - low, ticks, (tick) => `${label(100 * (low + tick))} %`);
-  values.forEach((line, i) => picture.append(draw("path", { class: `l${i % 5}`, d: path(line.map((value) => value === null ? null : value - low), x, y) })));
-  $("accuracy-legend").replaceChildren(...apps.map((app, i) => el("li", { class: `b${i % 5}` }, app)));
+  values.forEach((line, i) => picture.append(draw("path", { class: stroke(apps[i]), d: path(line.map((value) => value === null ? null : value - low), x, y) })));
+  $("accuracy-legend").replaceChildren(...apps.map((app) => el("li", { class: "plain" }, sample(stroke(app)), app)));
   place(box, picture, x, (i) => apps.map((app, n) => `${app} ${values[n][i] === null ? "–" : percent(values[n][i]) + " %"}`).join("\n"));
 }
 const pointers = new Map();
