@@ -1,7 +1,7 @@
 """Plots as SVG text, drawn without a display and without global state; equal data gives equal text."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -26,6 +26,7 @@ STYLE: Any = {
 }
 """Settings of every plot, for ``matplotlib.rc_context``."""
 _TOP_VARIANTS = 10
+_OTHERS = "#bbbbbb"
 
 
 def demand_chart(series: Mapping[str, Series]) -> str:
@@ -57,19 +58,22 @@ def accuracy_chart(series: Mapping[str, Series]) -> str:
         return svg_of(figure)
 
 
-def variants_chart(series: Series) -> str:
-    """Which variants answered, stacked over time: the most used ones by name, the rest together."""
+def variants_chart(series: Series, beside: Iterable[Series] = ()) -> str:
+    """Which variants answered, stacked over time: the most used ones by name, the rest together, in grey.
+
+    A variant has the same colour in the charts of all series that stand ``beside`` each other.
+    """
     with mpl.rc_context(STYLE):
         figure, axes = _figure()
-        totals = sorted(series.variants, key=lambda v: (-sum(series.variants[v]), v))
-        shown = sorted(totals[:_TOP_VARIANTS])
-        layers = [np.asarray(series.variants[v], dtype=float) for v in shown]
-        labels = list(shown)
-        if rest := totals[_TOP_VARIANTS:]:
-            layers.append(np.sum([series.variants[v] for v in rest], axis=0))
+        labels = sorted(_most_used(series))
+        known = sorted({*labels, *(v for one in beside for v in _most_used(one))})
+        layers = [np.asarray(series.variants[v], dtype=float) for v in labels]
+        colours: list[Any] = [_shade(known.index(v), len(known)) for v in labels]
+        if rest := [series.variants[v] for v in series.variants if v not in labels]:
+            layers.append(np.sum(rest, axis=0))
             labels.append(f"{len(rest)} others")
+            colours.append(_OTHERS)
         if layers:
-            colours = [_shade(i, len(layers)) for i in range(len(layers))]
             axes.stackplot(series.times, *layers, labels=labels, colors=colours, step="mid", lw=0)
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)
         axes.set(xlabel="seconds", ylabel="answers/s", ylim=(0.0, None))
@@ -106,6 +110,10 @@ def bars_chart(values: Mapping[str, tuple[float, float]], label: str) -> str:
         axes.set(xlabel=label)
         axes.grid(axis="y", visible=False)
         return svg_of(figure)
+
+
+def _most_used(series: Series) -> list[str]:
+    return sorted(series.variants, key=lambda v: (-sum(series.variants[v]), v))[:_TOP_VARIANTS]
 
 
 def _figure(height: float = 2.6) -> tuple[Figure, Axes]:

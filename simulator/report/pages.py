@@ -109,7 +109,7 @@ def comparison_page(
             Figure("Demand and goodput", demand_chart(series)),
             Figure("Effective accuracy over time", accuracy_chart(series), "of each app's best variant"),
             Figure("Latency", latency_chart({n: s.latencies for n, s in series.items()}, slos)),
-            *(Figure(f"Variants, {name}", variants_chart(s)) for name, s in series.items()),
+            *(Figure(f"Variants, {name}", variants_chart(s, [*series.values()])) for name, s in series.items()),
         ]
     seeds = next(iter(means.values()))["seeds"]
     rows = [*(row_of(name, mean) for name, mean in means.items()), *(row_of(n, r) for n, r in reference.items())]

@@ -102,6 +102,20 @@ def test_the_ten_most_used_variants_are_named_in_order_of_name_and_the_rest_stan
 
 
 @pytest.mark.usefixtures("drawn")
+def test_a_variant_has_one_colour_in_all_charts_of_a_page_and_no_two_have_the_same() -> None:
+    few = series(variants={"a/v03": [1.0, 2.0, 3.0], "a/v11": [1.0, 1.0, 1.0]})
+    many = series(variants={f"a/v{n:02}": [float(n), 1.0, 0.0] for n in range(12)})
+    other = series(variants={"a/v03": [1.0, 0.0, 0.0], "b/w": [0.0, 2.0, 0.0]})
+    page = [few, many, other]
+    made: list[Any] = [charts.variants_chart(one, page) for one in page]
+    found = [{part.get_label(): to_hex(part.get_facecolor()[0]) for part in axes.collections} for axes in made]
+    colours = {name: colour for chart in found for name, colour in chart.items()}
+    assert found == [{name: colours[name] for name in chart} for chart in found]
+    assert len({*colours.values()}) == len(colours) == 12
+    assert colours["2 others"] == "#bbbbbb"
+
+
+@pytest.mark.usefixtures("drawn")
 def test_latencies_are_the_share_within_so_many_milliseconds_with_a_line_at_each_slo() -> None:
     axes: Any = charts.latency_chart({"one": series().latencies, "none": ()}, slos=[0.3, 0.2, 0.3])
     x, y = curves(axes)["one"]
@@ -252,7 +266,7 @@ def test_a_page_of_several_systems_has_means_and_half_widths_in_percent_and_plot
         "Demand and goodput": ("demand_chart", {"ours": first}),
         "Effective accuracy over time": ("accuracy_chart", {"ours": first}),
         "Latency": ("latency_chart", {"ours": first.latencies}, [0.3]),
-        "Variants, ours": ("variants_chart", first),
+        "Variants, ours": ("variants_chart", first, [first]),
     }
     rows = written.table("Means over 2 seeds, ± 95 % confidence")
     assert [row[0] for row in rows] == ["ours", "theirs", "paper"]
