@@ -24,7 +24,8 @@ class ShortageWatch:
         for app, fraction in sorted(plan.served.items()):
             if fraction < self.enough:
                 if app not in self._calm:
-                    detail = f"the devices can serve {fraction:.0%} of {plan.demand.get(app, 0.0):.1f} queries/s"
+                    served = f"{min(fraction, 0.999):.1%}"  # what lacks is never told as all of it
+                    detail = f"the devices can serve {served} of {plan.demand.get(app, 0.0):.1f} rows/s"
                     said.append(Announce(f"app:{app}", "shortage", detail, {"served": fraction}))
                 self._calm[app] = 0
             elif app in self._calm:

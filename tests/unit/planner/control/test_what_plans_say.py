@@ -25,10 +25,10 @@ def plan(number: int, **served: float) -> Plan:
 def test_shortage_is_told_with_the_first_plan_that_lacks_and_its_end_with_the_second_in_a_row_that_does_not() -> None:
     watch = ShortageWatch()
     assert watch.observe(plan(1, a=1.0, b=0.999)) == []
-    lacks = Announce("app:b", "shortage", "the devices can serve 50% of 7.2 queries/s", {"served": 0.5})
+    lacks = Announce("app:b", "shortage", "the devices can serve 50.0% of 7.2 rows/s", {"served": 0.5})
     assert watch.observe(plan(2, a=1.0, b=0.5)) == [lacks]
     assert watch.observe(plan(3, a=0.9989, b=0.4)) == [
-        Announce("app:a", "shortage", "the devices can serve 100% of 40.0 queries/s", {"served": 0.9989})
+        Announce("app:a", "shortage", "the devices can serve 99.9% of 40.0 rows/s", {"served": 0.9989})
     ]
     assert watch.observe(plan(4, a=1.0, b=1.0)) == []
     again = Announce("app:a", "served", "all of its demand can be served again")
@@ -38,8 +38,13 @@ def test_shortage_is_told_with_the_first_plan_that_lacks_and_its_end_with_the_se
     assert watch.observe(plan(8, a=0.9, b=1.0)) != []
 
 
+def test_what_lacks_is_never_told_as_all_however_much_counts_as_enough() -> None:
+    (said,) = ShortageWatch(enough=1.0).observe(plan(1, a=0.99999))
+    assert said.detail == "the devices can serve 99.9% of 40.0 rows/s"
+
+
 def test_an_app_that_is_served_in_part_though_its_demand_is_not_told_lacks_of_nothing() -> None:
-    lacks = Announce("app:c", "shortage", "the devices can serve 25% of 0.0 queries/s", {"served": 0.25})
+    lacks = Announce("app:c", "shortage", "the devices can serve 25.0% of 0.0 rows/s", {"served": 0.25})
     assert ShortageWatch().observe(plan(1, c=0.25)) == [lacks]
 
 
