@@ -88,7 +88,7 @@ def _checks(summary: dict[str, Any]) -> Table:
     ]
     return Table(
         "Are the answers right?",
-        ("variant", "answers", "unlike rows", "right", "profiled", "standard errors apart"),
+        ("variant", "rows answered", "unlike rows", "right", "profiled", "standard errors apart"),
         rows,
     )
 

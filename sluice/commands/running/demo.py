@@ -115,7 +115,7 @@ def table(result: DemoResult) -> Table:
         "plan epochs": str(summary["plan_epochs"]),
         "variants used": "\n".join(f"{app}: {', '.join(names)}" for app, names in summary["variants_used"].items()),
         "answers checked": "\n".join(
-            f"{name}: {c['accuracy_observed']:.2%} of {c['answers']} right, profiled {c['accuracy_profiled']:.2%}"
+            f"{name}: {c['accuracy_observed']:.2%} of {c['answers']} rows right, profiled {c['accuracy_profiled']:.2%}"
             for name, c in summary["accuracy_check"].items()
         ),
     }

@@ -7,6 +7,7 @@ from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
 from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport
+from sluicegate.sluice.load.demo_report import _checks
 from sluicegate.sluice.load.demo_run import summarise
 from sluicegate.sluice.load.run_observer import Observer
 from sluicegate.streams import connect
@@ -199,3 +200,12 @@ def test_an_outcome_that_was_not_marked_late_is_told_in_the_window_of_the_query_
     ]
     found = [(w.queries, w.lost, w.duplicates, w.late_unmarked) for w in audit.report(windows).windows]
     assert found == [(1, 0, 0, 0), (1, 0, 0, 1)]
+
+
+def test_what_the_demo_checks_is_told_in_rows() -> None:
+    check = {"answers": 64, "rows": 40, "accuracy_observed": 0.75, "accuracy_profiled": 0.5, "standard_errors_apart": 2}
+    told = _checks({"accuracy_check": {"toy/v": check}})
+    assert dict(zip(told.header, told.rows[0], strict=True)) == {
+        "variant": "toy/v", "rows answered": "64", "unlike rows": "40", "right": "75.00%", "profiled": "50.00%",
+        "standard errors apart": "2.0",
+    }  # fmt: skip
