@@ -149,7 +149,8 @@ async def test_one_app_is_chosen_and_a_point_in_time_is_told(tmp_path: Path) -> 
 
 MANY_APPS = """() => {
   const [name, one] = Object.entries(shown.series)[0];
-  for (let i = 0; i < 18; i += 1) shown.series[`${name}${i}`] = { ...one, accuracy: one.accuracy.map(() => 0.6 + i / 50) };
+  for (let i = 0; i < 18; i += 1)
+    shown.series[`${name}${i}`] = { ...one, accuracy: one.accuracy.map(() => 0.6 + i / 50) };
   shown.apps = Object.keys(shown.series).map((name) => ({ ...shown.apps[0], name }));
   render();
   const looks = (place) => [...document.querySelectorAll(`${place} path`)]
