@@ -282,8 +282,16 @@ class Door:
         self._taken = 0
         self.stage._intake.answer = self._answer  # type: ignore[method-assign]
 
-    def _answer(self, record: Record, outbox: Any, letter: Letter, instead: Any = None, written: Any = None) -> None:
-        del record, outbox, instead, written
+    def _answer(
+        self,
+        record: Record,
+        outbox: Any,
+        letter: Letter,
+        instead: Any = None,
+        written: Any = None,
+        elsewhere: Any = None,
+    ) -> None:
+        del record, outbox, instead, written, elsewhere
         self.letters.append(letter)
 
     async def take(self, record: Record) -> str:
