@@ -10,14 +10,14 @@ Rules.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
 from typing import Any
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.events import DemandCounted
 from sluicegate.domain.models.app import App, Promise
-from sluicegate.domain.plan import NO_EPOCH, Plan, follows
+from sluicegate.domain.plan import Placement, Plan
 from sluicegate.stages.fronts.live.plan_capacity import Carries
+from sluicegate.stages.fronts.live.plan_history import PlanHistory
 from sluicegate.streams.records.control import Heartbeat
 
 SPAN = 120
@@ -64,7 +64,8 @@ class _Second:
     missed_rows: Counter[str] = field(default_factory=Counter)
     accuracy: dict[str, float] = field(default_factory=dict)
     of_best: dict[str, float] = field(default_factory=dict)
-    mix: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    mix: dict[str, Counter[str]] = field(default_factory=dict)  # app -> variant -> answers on time
+    by_device: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)  # of (app, variant)
     why: Counter[str] = field(default_factory=Counter)
     latencies: dict[str, list[float]] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
@@ -85,11 +86,9 @@ class LiveView:
         self._seconds: dict[int, _Second] = {}
         self._beats: dict[str, Heartbeat] = {}
         self._queues: dict[str, deque[int]] = {}
-        self._plans: deque[Plan] = deque(maxlen=_KEPT)
+        self._plans = PlanHistory(carries, _KEPT)
         self._said: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._states: dict[str, str] = {}
-        self._carries = carries
-        self._carried: deque[tuple[float, Carries]] = deque(maxlen=_KEPT)
         self._details: dict[str, str] = {}
         self._misses: deque[End] = deque(maxlen=_KEPT)
         self._answers: deque[End] = deque(maxlen=_RECENT)
@@ -123,7 +122,8 @@ class LiveView:
         self._answers.append(end)
         second.accuracy[end.app] = second.accuracy.get(end.app, 0.0) + end.accuracy
         second.of_best[end.app] = second.of_best.get(end.app, 0.0) + end.accuracy / (end.best or 1.0)
-        second.mix[end.device, end.app, end.variant] += 1
+        second.mix.setdefault(end.app, Counter())[end.variant] += 1
+        second.by_device.setdefault(end.device, Counter())[end.app, end.variant] += 1
 
     def demanded(self, counted: DemandCounted, at: float) -> None:
         """Arrivals were counted, in the window that ended ``at``."""
@@ -141,9 +141,7 @@ class LiveView:
 
     def planned(self, plan: Plan) -> None:
         """A plan was published."""
-        if follows(plan.epoch, self._plans[-1].epoch if self._plans else NO_EPOCH):
-            self._plans.append(plan)
-            self._carried.append((plan.created, self._carries(plan)))
+        self._plans.add(plan)
 
     def said(self, announce: Announce, at: float) -> None:
         """Something was announced."""
@@ -171,28 +169,26 @@ class LiveView:
         last = int(now) - 1
         seconds = [self._seconds.get(at, _Second()) for at in range(last - SPAN + 1, last + 1)]
         recent = seconds[-_RECENT:]
-        plan = self._plans[-1] if self._plans else None
+        carried = [self._plans.in_force(at + 1) for at in range(last - SPAN + 1, last + 1)]
+        told = self._plans.told()
         return {
             "now": now,
             "span": SPAN,
             "totals": {**self._totals, "dead_letters": self.dead_letters},
             "apps": [self._app(name, app, recent) for name, app in sorted(self._apps.items())],
             "series": {
-                name: {**_series(name, seconds), **self._capacity(name, last), "mix": _mix(name, seconds)}
+                name: {**_series(name, seconds), **_capacity(name, carried), "mix": _mix(name, seconds)}
                 for name in sorted(self._apps)
             },
             "host": self._host(now),
-            "devices": [self._device(name, recent, plan, now) for name in self._known_devices(plan)],
+            "devices": self._devices(recent, now),
             "variants": [
                 {"app": name, "name": variant, "accuracy": self._accuracies[variant]}
                 for name, app in sorted(self._apps.items())
                 for variant in self._of_app(name)
             ],
-            "plan": None if plan is None else _plan(plan),
-            "plans": [
-                {**_plan(p), "changes": _changes(before, p)}
-                for p, before in zip_longest(reversed(self._plans), islice(reversed(self._plans), 1, None))
-            ],
+            "plan": told[0] if told else None,
+            "plans": told,
             "said": list(reversed(self._said)),
             "why": _top(Counter(_summed(s.why for s in seconds[-60:]))),
             "misses": [_miss(end) for end in reversed(self._misses)],
@@ -209,20 +205,9 @@ class LiveView:
             "late_ms": 1e3 * max(late, default=0.0),
         }
 
-    def _capacity(self, app: str, last: int) -> dict[str, list[float | None]]:
-        """By second, what the plan that was in force then carries, and what its slices would with the best alone."""
-        planned: list[float | None] = []
-        alone: list[float | None] = []
-        for at in range(last - SPAN + 1, last + 1):
-            carried = next((c for created, c in reversed(self._carried) if created <= at + 1), {}).get(app)
-            planned.append(carried[0] if carried else None)
-            alone.append(carried[1] if carried else None)
-        return {"capacity": planned, "best_only": alone}
-
     def _of_app(self, app: str) -> list[str]:
         """Variants seen or planned of ``app``, the least accurate first."""
-        seen = {v for s in self._seconds.values() for _, of, v in s.mix if of == app}
-        seen |= {v for p in self._plans for placed in p.of_app(app) for v in placed.variants}
+        seen = {v for s in self._seconds.values() for v in s.mix.get(app, ())} | self._plans.variants(app)
         return sorted((v for v in seen if v in self._accuracies), key=lambda v: (self._accuracies[v], v))
 
     def _app(self, name: str, app: App, recent: list[_Second]) -> dict[str, Any]:
@@ -246,14 +231,19 @@ class LiveView:
             "routed": self._states.get(f"routing:{name}") != "nothing_routes",
         }
 
-    def _known_devices(self, plan: Plan | None) -> list[str]:
-        return sorted({*self._beats, *({p.device for p in plan.placements} if plan else ())})
+    def _devices(self, recent: list[_Second], now: float) -> list[dict[str, Any]]:
+        plan = self._plans.newest
+        hosted: dict[str, list[Placement]] = {}
+        for placed in plan.placements if plan else ():
+            hosted.setdefault(placed.device, []).append(placed)
+        return [self._device(name, recent, plan, hosted.get(name, []), now) for name in sorted({*self._beats, *hosted})]
 
-    def _device(self, name: str, recent: list[_Second], plan: Plan | None, now: float) -> dict[str, Any]:
+    def _device(
+        self, name: str, recent: list[_Second], plan: Plan | None, hosted: list[Placement], now: float
+    ) -> dict[str, Any]:
         beat = self._beats.get(name)
-        mix = Counter(_summed(s.mix for s in recent))
-        answered = {(app, variant): n for (device, app, variant), n in mix.items() if device == name}
-        total = sum(answered.values())
+        answered = _summed(s.by_device[name] for s in recent if name in s.by_device)
+        total = answered.total()
         age = None if beat is None else max(0.0, now - beat.at)
         return {
             "name": name,
@@ -280,7 +270,7 @@ class LiveView:
                     "share": p.share,
                     "max_batch": p.max_batch,
                 }
-                for p in (plan.of_device(name) if plan else ())
+                for p in hosted
             ],
         }
 
@@ -327,55 +317,19 @@ def _series(app: str, seconds: list[_Second]) -> dict[str, list[float | None]]:
     }
 
 
+def _capacity(app: str, carried: list[Carries]) -> dict[str, list[float | None]]:
+    """By second, what the plan that was in force then carries, and what its slices would with the best alone."""
+    found = [of.get(app) for of in carried]
+    return {
+        "capacity": [pair[0] if pair else None for pair in found],
+        "best_only": [pair[1] if pair else None for pair in found],
+    }
+
+
 def _mix(app: str, seconds: list[_Second]) -> dict[str, list[int]]:
     """Answers on time by variant and second."""
-    names = sorted({variant for s in seconds for _, of, variant in s.mix if of == app})
-    found = {name: [0] * len(seconds) for name in names}
-    for i, second in enumerate(seconds):
-        for (_, of, variant), count in second.mix.items():
-            if of == app:
-                found[variant][i] += count
-    return found
-
-
-def _changes(before: Plan | None, plan: Plan) -> list[str]:
-    """Sentences: which apps other variants answer for from this plan on, on how many slices."""
-    if before is None:
-        return []
-    old, new = _hosts(before), _hosts(plan)
-    told = []
-    for app in sorted({*old, *new}):
-        lost, won = old.get(app, Counter()) - new.get(app, Counter()), new.get(app, Counter()) - old.get(app, Counter())
-        if lost and won:
-            told.append(f"{app}: {_listed(won)} instead of {_listed(lost)}")
-        elif won or lost:
-            told.append(f"{app}: {_listed(won)} more" if won else f"{app}: {_listed(lost)} less")
-    return told
-
-
-def _hosts(plan: Plan) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for placed in plan.placements:
-        found.setdefault(placed.app, Counter())["+".join(placed.variants)] += 1
-    return found
-
-
-def _listed(counted: Counter[str]) -> str:
-    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in sorted(counted.items()))
-
-
-def _plan(plan: Plan) -> dict[str, Any]:
-    return {
-        "epoch": list(plan.epoch),
-        "created": plan.created,
-        "reason": plan.reason,
-        "objective": plan.objective,
-        "bound": plan.bound,
-        "solve_ms": 1e3 * plan.solve_s,
-        "served": dict(plan.served),
-        "demand": dict(plan.demand),
-        "devices": len({p.device for p in plan.placements}),
-    }
+    counted = [s.mix.get(app) or Counter() for s in seconds]
+    return {name: [of[name] for of in counted] for name in sorted({name for of in counted for name in of})}
 
 
 def _miss(end: End) -> dict[str, Any]:

@@ -174,6 +174,23 @@ async def test_no_two_of_twenty_apps_look_the_same_and_each_keeps_its_look(tmp_p
         assert alone == [lines[which]]
 
 
+LONG_WATCHED = """() => {
+  for (const one of shown.devices) one.queue = Array.from({ length: shown.span }, (_, i) => i % 7);
+  render();
+  return [...document.querySelectorAll("#devices .spark svg")].map((svg) => svg.children.length);
+}"""
+"""Elements that each device's queue is drawn with where two minutes of it are known."""
+
+
+async def test_a_device_is_drawn_with_as_few_elements_however_long_it_was_watched(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (run, address), browser() as chrome:
+        page = await chrome.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(address)
+        await asked(run, 1.0)
+        await page.wait_for_selector("#devices article:nth-child(2)")
+        assert await page.evaluate(LONG_WATCHED) == [1, 1]
+
+
 async def test_it_is_dark_where_the_reader_is_and_changes_on_demand(tmp_path: Path) -> None:
     async with watched(tmp_path) as (_, address), browser() as chrome:
         page = await chrome.new_page(color_scheme="dark")

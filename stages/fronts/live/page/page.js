@@ -110,6 +110,7 @@ function render() {
   $("epoch").textContent = shown.plan ? `plan ${shown.plan.epoch.join(".")}, ${ago(shown.plan.created)}` : "";
   $("starved").hidden = !shown.host.starved;
   $("starved").textContent = shown.host.starved ? `Host starved: ${shown.host.detail}` : "";
+  shaded();
   tiles(alive);
   flow();
   accuracy();
@@ -166,6 +167,7 @@ function steps(top) {
   const step = [1, 2, 2.5, 5, 10].map((f) => f * size).find((s) => s >= raw);
   return Array.from({ length: Math.ceil(top / step) + 1 }, (_, i) => i * step);
 }
+const block = (x, y, width, height) => `M${x.toFixed(2)} ${y.toFixed(2)}h${width.toFixed(2)}v${height.toFixed(2)}h${(-width).toFixed(2)}Z`;
 const label = (tick) => tick.toLocaleString("en", { maximumFractionDigits: 1 });
 function path(values, x, y) {
   let out = "", pen = false;
@@ -195,7 +197,7 @@ function flow() {
   picture.append(draw("path", { class: "f-best", d: path(upTo(best), x, y) }));
   picture.append(draw("path", { class: "f-demand", d: path(demand, x, y) }));
   picture.append(draw("path", { class: "f-good", d: path(good, x, y) }));
-  place(box, picture, x, (i) => `rows a second\ndemand ${number(demand[i])}\non time ${number(good[i])}\nmissed ${number(missed[i])}\nplan carries ${number(carries[i])}\nbest alone ${number(best[i])}`);
+  place(box, picture, x, flow, (i) => `rows a second\ndemand ${number(demand[i])}\non time ${number(good[i])}\nmissed ${number(missed[i])}\nplan carries ${number(carries[i])}\nbest alone ${number(best[i])}`);
 }
 function known(name) {
   const lines = chosen().map((app) => shown.series[app][name]);
@@ -208,16 +210,19 @@ function mix() {
   const box = $("mix");
   const { picture, x, y, width } = frame(box, 1, [0, 0.5, 1], (tick) => `${100 * tick} %`);
   const bar = (width - LEFT) / shown.span;
-  for (let i = 0; i < shown.span; i += 1) {
-    const total = sum(parts.map((part) => part.counts[i]));
-    let below = 0;
-    for (const part of total ? parts : []) {
-      const share = part.counts[i] / total;
-      if (share) picture.append(draw("rect", { class: `c${shade(part.app, part.variant)}`, x: x(i) - bar / 2, width: bar + 0.4, y: y(below + share), height: y(below) - y(below + share) }));
-      below += share;
-    }
+  const totals = Array.from({ length: shown.span }, (_, i) => sum(parts.map((part) => part.counts[i])));
+  const below = totals.map(() => 0);
+  for (const part of parts) {
+    let drawn = "";
+    part.counts.forEach((count, i) => {
+      if (!count) return;
+      const share = count / totals[i];
+      drawn += block(x(i) - bar / 2, y(below[i] + share), bar + 0.4, y(below[i]) - y(below[i] + share));
+      below[i] += share;
+    });
+    if (drawn) picture.append(draw("path", { class: `c${shade(part.app, part.variant)}`, d: drawn }));
   }
-  place(box, picture, x, (i) => parts.filter((part) => part.counts[i]).map((part) => `${part.app}: ${part.variant} ${number(part.counts[i])}`).join("\n") || "no answers");
+  place(box, picture, x, mix, (i) => parts.filter((part) => part.counts[i]).map((part) => `${part.app}: ${part.variant} ${number(part.counts[i])}`).join("\n") || "no answers");
 }
 // Five colours, by four dashes: an app keeps its own, whichever are shown.
 function stroke(app) {
@@ -239,12 +244,12 @@ function accuracy() {
   const { picture, x, y } = frame(box, 1 - low, ticks, (tick) => `${label(100 * (low + tick))} %`);
   values.forEach((line, i) => picture.append(draw("path", { class: stroke(apps[i]), d: path(line.map((value) => value === null ? null : value - low), x, y) })));
   $("accuracy-legend").replaceChildren(...apps.map((app) => el("li", { class: "plain" }, sample(stroke(app)), app)));
-  place(box, picture, x, (i) => apps.map((app, n) => `${app} ${values[n][i] === null ? "–" : percent(values[n][i]) + " %"}`).join("\n"));
+  place(box, picture, x, accuracy, (i) => apps.map((app, n) => `${app} ${values[n][i] === null ? "–" : percent(values[n][i]) + " %"}`).join("\n"));
 }
 const pointers = new Map();
-function place(box, picture, x, tell) {
-  box.onpointermove = (event) => { pointers.set(box.id, event.clientX - box.getBoundingClientRect().left); render(); };
-  box.onpointerleave = () => { pointers.delete(box.id); render(); };
+function place(box, picture, x, again, tell) {
+  box.onpointermove = (event) => { pointers.set(box.id, event.clientX - box.getBoundingClientRect().left); again(); };
+  box.onpointerleave = () => { pointers.delete(box.id); again(); };
   box.replaceChildren(picture);
   if (!pointers.has(box.id)) return;
   const step = x(1) - x(0);
@@ -257,12 +262,14 @@ function place(box, picture, x, tell) {
 
 // -- devices: darker (in the dark: lighter) is more accurate, within each app
 
-function shade(app, variant) {
-  const all = shown.variants.filter((known) => known.app === app).map((known) => known.name);
-  const at = all.indexOf(variant);
-  if (at < 0) return 3;
-  return all.length === 1 ? 4 : 1 + Math.round(5 * at / (all.length - 1));
+let shades = new Map();
+function shaded() {
+  shades = new Map();
+  const byApp = new Map();
+  for (const { app, name } of shown.variants) byApp.set(app, [...(byApp.get(app) || []), name]);
+  for (const [app, all] of byApp) all.forEach((name, at) => shades.set(`${app} ${name}`, all.length === 1 ? 4 : 1 + Math.round(5 * at / (all.length - 1))));
 }
+const shade = (app, variant) => shades.get(`${app} ${variant}`) || 3;
 function strip(parts, title) {
   const picture = svg(100, 10, true);
   let at = 0;
@@ -281,10 +288,8 @@ function spark(values) {
   const picture = svg(100, 22, true);
   const top = Math.max(4, ...values);
   const width = 100 / shown.span;
-  values.forEach((value, i) => {
-    const height = 21 * value / top;
-    picture.append(draw("rect", { class: "cool", x: 100 - (values.length - i) * width, y: 22 - height, width: width * 0.85, height }));
-  });
+  const bars = values.map((value, i) => block(100 - (values.length - i) * width, 22 - 21 * value / top, width * 0.85, 21 * value / top));
+  picture.append(draw("path", { class: "cool", d: bars.join("") }));
   return el("div", { class: "spark" }, picture);
 }
 function devices() {

@@ -254,6 +254,48 @@ def test_the_mix_by_second_and_what_a_plan_changed_are_told() -> None:
     assert (mix["toy-v1"][-3:], mix["toy-v2"][-3:]) == ([1, 1, 0], [1, 0, 0])
     assert shown["plans"][0]["changes"] == ["toy: toy-v1 instead of toy-v1+toy-v2"]
     assert shown["plans"][1]["changes"] == []
+    for number in range(3, 42):
+        seen.planned(replace(plan(number), placements=(Placement("d0", "toy", ("toy-v1",), 1.0, 8),)))
+    shown = seen.snapshot(NOW)
+    assert shown["plans"][-1]["changes"] == ["toy: toy-v1 instead of toy-v1+toy-v2"], (
+        "though the one before is forgotten"
+    )
+
+
+def test_what_a_plan_carries_is_reckoned_once_however_often_it_is_looked_at() -> None:
+    catalogue = toy_catalogue()
+    reckoned: list[Epoch] = []
+
+    def carries(plan: Plan) -> dict[str, tuple[float, float]]:
+        reckoned.append(plan.epoch)
+        return {"toy": (float(plan.epoch.number), 1.0)}
+
+    seen = LiveView(catalogue.apps, {}, carries)
+    for number in (1, 2, 2):
+        seen.planned(replace(plan(number), created=NOW - 50 / number))
+    for _ in range(3):
+        capacity = seen.snapshot(NOW)["series"]["toy"]["capacity"]
+    assert [capacity[-60], capacity[-40], capacity[-1]] == [None, 1.0, 2.0]
+    assert reckoned == [Epoch(1, 1), Epoch(1, 2)]
+
+
+def test_each_device_shows_its_own_mix_and_what_it_hosts_though_others_answer_for_the_same_apps() -> None:
+    catalogue = toy_catalogue()
+    seen = LiveView({**catalogue.apps, "other": App(name="other", slo=0.1)}, {})
+    placed = (Placement("d1", "toy", ("toy-v2",), 0.4, 8), Placement("d0", "other", ("o",), 1.0, 4))
+    seen.planned(replace(plan(1), placements=placed))
+    for device, app, variant, times in (
+        ("d0", "toy", "toy-v1", 1),
+        ("d1", "toy", "toy-v2", 2),
+        ("d0", "other", "o", 3),
+    ):
+        for i in range(times):
+            seen.ended(end(NOW - 1.5 - i, app=app, device=device, variant=variant))
+    d0, d1 = seen.snapshot(NOW)["devices"]
+    assert [(m["app"], m["variant"], m["share"]) for m in d0["mix"]] == [("other", "o", 0.75), ("toy", "toy-v1", 0.25)]
+    assert [(m["app"], m["variant"], m["share"]) for m in d1["mix"]] == [("toy", "toy-v2", 1.0)]
+    assert ([h["app"] for h in d0["hosted"]], [h["app"] for h in d1["hosted"]]) == (["other"], ["toy"])
+    assert (d0["rate"], d1["rate"]) == (0.4, 0.2)
 
 
 def test_a_starved_host_late_loops_and_slices_are_shown() -> None:
