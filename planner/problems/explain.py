@@ -194,7 +194,7 @@ def _binding(
     problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount], money: tuple[float, float]
 ) -> list[str]:
     lines = [
-        f"shortage: {a.app} is served {a.served:.1%} of {a.demand_qps:.1f} queries/s"
+        f"shortage: {a.app} is served {min(a.served, 0.999):.1%} of {a.demand_qps:.1f} queries/s"
         + ("" if a.servable else "; no variant answers within half its SLO on any of these devices")
         for a in apps
         if a.served < 1.0

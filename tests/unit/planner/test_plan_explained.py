@@ -127,6 +127,7 @@ def test_an_app_that_is_served_whole_but_for_rounding_lacks_nothing() -> None:
     assert "shortage" not in lines(idle, replace(answer, served={"cat": 1.0 + 1e-12, "find": 1.0}))
     assert [a.served for a in explain(idle, replace(answer, served={"find": 0.5}), POOLS).apps] == [0.0, 0.5]
     assert "shortage: cat is served 99.0% of 2.0" in lines(idle, replace(answer, served={"cat": 0.99, "find": 1.0}))
+    assert "shortage: cat is served 99.9% of 2.0" in lines(idle, replace(answer, served={"cat": 0.9997, "find": 1.0}))
 
 
 def test_an_app_that_no_variant_serves_in_half_its_slo_is_told_so() -> None:
