@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.plan import Plan
+from sluicegate.planner.problems.problem import part_served
 
 
 @dataclass(slots=True)
@@ -24,8 +25,8 @@ class ShortageWatch:
         for app, fraction in sorted(plan.served.items()):
             if fraction < self.enough:
                 if app not in self._calm:
-                    served = f"{min(fraction, 0.999):.1%}"  # what lacks is never told as all of it
-                    detail = f"the devices can serve {served} of {plan.demand.get(app, 0.0):.1f} rows/s"
+                    asked = plan.demand.get(app, 0.0)
+                    detail = f"the devices can serve {part_served(fraction)} of {asked:.1f} rows/s"
                     said.append(Announce(f"app:{app}", "shortage", detail, {"served": fraction}))
                 self._calm[app] = 0
             elif app in self._calm:

@@ -18,7 +18,7 @@ from sluicegate.planner.allocation.program import PoolKey, Program, Unit
 from sluicegate.planner.allocation.solver_types import SolverError
 from sluicegate.planner.allocation.units import count_loaded, equal_part, group_units
 from sluicegate.planner.problems.kept_rates import kept
-from sluicegate.planner.problems.problem import Allocation, Problem
+from sluicegate.planner.problems.problem import Allocation, Problem, part_served
 from sluicegate.planner.problems.throughput import throughput
 
 
@@ -194,7 +194,7 @@ def _binding(
     problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount], money: tuple[float, float]
 ) -> list[str]:
     lines = [
-        f"shortage: {a.app} is served {min(a.served, 0.999):.1%} of {a.demand_qps:.1f} queries/s"
+        f"shortage: {a.app} is served {part_served(a.served)} of {a.demand_qps:.1f} queries/s"
         + ("" if a.servable else "; no variant answers within half its SLO on any of these devices")
         for a in apps
         if a.served < 1.0

@@ -158,3 +158,8 @@ class Planner(Protocol):
     def allocate(self, problem: Problem) -> Allocation:
         """Always returns an allocation, with what can be served; raises InvalidInputError for NaN or negative input."""
         ...
+
+
+def part_served(share: float) -> str:
+    """``share`` of a demand that is not served whole, in percent: never told as all of it."""
+    return f"{min(share, 0.999):.1%}"
