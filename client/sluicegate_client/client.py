@@ -20,7 +20,7 @@ from sluicegate_client.tensors import count_of, rows_of, tensor_of
 
 _BUSY = (429, 503)
 _PAUSE = 0.1
-"""Seconds before what a busy front has refused is asked again."""
+"""Seconds, at least, before what a busy front has refused is asked again."""
 
 
 class _Way(Protocol):
@@ -118,21 +118,24 @@ class Client:
     ) -> list[Answer]:
         """Ask many queries, at most ``at_once`` at a time (16 of a front, 1024 over topics); answers in their order.
 
-        What a front refuses because it is busy is asked again, for as long as the client's timeout. What ``infer``
-        raises else is raised, and the other queries are given up.
+        What a front refuses because it is busy is asked again when the front says (``Retry-After``), else soon, for as
+        long as the client's timeout; a refusal that would last longer is raised at once. What ``infer`` raises else is
+        raised, and the other queries are given up.
         """
         free = asyncio.Semaphore(self._way.at_once if at_once is None else max(1, at_once))
 
         async def ask(one: Mapping[str, Any]) -> Answer:
             async with free:
-                until = asyncio.get_running_loop().time() + self._timeout
+                loop = asyncio.get_running_loop()
+                until = loop.time() + self._timeout
                 while True:
                     try:
                         return await self.infer(app, one, **parameters)
                     except RefusedError as error:
-                        if error.status not in _BUSY or asyncio.get_running_loop().time() >= until:
+                        pause = max(_PAUSE, error.retry_after or 0.0)
+                        if error.status not in _BUSY or loop.time() + pause > until:
                             raise
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(pause)
 
         asked = [asyncio.create_task(ask(one)) for one in inputs]
         try:

@@ -15,12 +15,14 @@ class InvalidQueryError(ClientError, ValueError):
 
 
 class RefusedError(ClientError):
-    """The server's front did not take a request. ``status``: HTTP's."""
+    """The server's front did not take a request. ``status``: HTTP's. ``retry_after``: seconds after which it may take
+    it, None where it did not say."""
 
-    def __init__(self, status: int, problem: str) -> None:
+    def __init__(self, status: int, problem: str, retry_after: float | None = None) -> None:
         super().__init__(f"refused ({status}): {problem}")
         self.status = status
         self.problem = problem
+        self.retry_after = retry_after
 
 
 class NoOutcomeError(ClientError, TimeoutError):

@@ -1,7 +1,11 @@
 """Asking over the HTTP front: one request a query."""
 
 import json
+import time
+from calendar import timegm
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.utils import parsedate
 from typing import Any
 from urllib.parse import quote
 
@@ -79,7 +83,19 @@ class OverHttp:
         raise ClientError("announcements are told over kafka:// only")
 
 
+def seconds_told(retry_after: str, now: float) -> float | None:
+    """Seconds to wait by a ``Retry-After``, which is a number of them or a date; None where it is neither. ``now``:
+    seconds since 1970."""
+    if retry_after.isascii() and retry_after.isdecimal():
+        return float(retry_after)
+    date = parsedate(retry_after)
+    with suppress(ValueError, OverflowError):
+        return None if date is None else max(0.0, timegm(date) - now)
+    return None
+
+
 def _answer(status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+    wait = seconds_told(headers.get("Retry-After", ""), time.time())
     try:
         if _OUTCOME in headers:
             return Answer(outcome_of(json.loads(headers[_OUTCOME])), {}, content)
@@ -90,8 +106,8 @@ def _answer(status: int, headers: Mapping[str, str], content: bytes) -> Answer:
         problem = str(body.get("error", "no reason told"))
     except Exception as error:  # whatever is wrong with it
         told = f"{content[:80]!r} is no answer of a front ({type(error).__name__}: {error!s:.80})"
-        raise RefusedError(status, told) if status >= 400 else ClientError(told) from error
+        raise RefusedError(status, told, wait) if status >= 400 else ClientError(told) from error
     if status in {400, 404}:
         field, _, rest = problem.partition(": ")
         raise InvalidQueryError(field, rest or "is not taken")
-    raise RefusedError(status, problem)
+    raise RefusedError(status, problem, wait)

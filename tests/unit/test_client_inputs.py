@@ -1,14 +1,18 @@
-"""What a client is given to ask: what has no word in a query is refused by name, and nothing else is made of it."""
+"""What a client is given to ask: what has no word in a query is refused by name, and nothing else is made of it. What a
+front refuses is asked again when that says."""
 
+import asyncio
 import json
 import re
 from decimal import Decimal
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from sluicegate_client import Client, InvalidQueryError, Tensor
+from sluicegate_client import Answer, Client, InvalidQueryError, RefusedError, Tensor
+from sluicegate_client.over_http import seconds_told
 from sluicegate_client.query import Query
 from sluicegate_client.tensors import tensor_of
 
@@ -65,3 +69,55 @@ async def test_inputs_have_names_and_rows() -> None:
     unnamed: Any = np.zeros((1, 2))
     with pytest.raises(InvalidQueryError, match="inputs: is of type ndarray; give a mapping"):
         await client.infer("app", unnamed)
+
+
+class Busy(Client):
+    """Of a front that refuses each query as often as it has a wait to tell, and notes when it was asked."""
+
+    def __init__(self, *waits: float | None, timeout: float, status: int = 503) -> None:
+        super().__init__("http://127.0.0.1:1", timeout=timeout)
+        self._waits, self._status = list(waits), status
+        self.asked: list[float] = []
+
+    async def infer(self, app: str, *_: Any, **__: Any) -> Answer:
+        self.asked.append(asyncio.get_running_loop().time())
+        if self._waits:
+            raise RefusedError(self._status, "busy", self._waits.pop(0))
+        return cast(Answer, app)
+
+    @property
+    def pauses(self) -> list[float]:
+        return [round(then - one, 6) for one, then in pairwise(self.asked)]
+
+
+@pytest.mark.virtual
+async def test_a_refused_query_is_asked_again_when_the_front_says_and_soon_where_it_does_not() -> None:
+    client = Busy(7.0, None, 0.0, 3.0, timeout=40.0)
+    assert await client.infer_batch("affine", [{}]) == ["affine"]
+    assert client.pauses == [7.0, 0.1, 0.1, 3.0]
+
+
+@pytest.mark.virtual
+async def test_no_refusal_is_waited_out_that_lasts_longer_than_the_clients_timeout() -> None:
+    client = Busy(7.0, 4.0, timeout=10.0, status=429)
+    with pytest.raises(RefusedError) as refused:
+        await client.infer_batch("affine", [{}])
+    assert (client.pauses, refused.value.retry_after) == ([7.0], 4.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 37.5),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 37.5),
+        ("Sun Nov  6 08:49:37 1994", 37.5),
+        ("Sun, 06 Nov 1994 08:48:00 GMT", 0.0),
+        pytest.param("9" * 400, float("inf"), id="more than a float"),
+        *((other, None) for other in ("", " ", "-1", "1.5", "soon", "\u0662", "Sun, 06 Foo 1994 08:49:37 GMT")),
+        ("Sun, 06 Nov 99999 08:49:37 GMT", None),
+    ],
+)
+def test_when_to_ask_again_is_told_in_seconds_or_as_a_date(told: str, seconds: float | None) -> None:
+    assert seconds_told(told, now=784111739.5) == seconds

@@ -204,6 +204,20 @@ async def test_a_batch_is_asked_little_by_little_again_where_the_front_is_busy_a
         assert most <= 5 and asked < 180
 
 
+@pytest.mark.parametrize(("body", "problem"), [(b'{"error": "busy"}', "busy"), (b"<html>", "is no answer of a front")])
+async def test_a_refusal_tells_when_to_ask_again(body: bytes, problem: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        told = {"Retry-After": "17"}
+        return web.Response() if request.method == "GET" else web.Response(status=503, headers=told, body=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{way:.*}", answer)
+    async with TestServer(app) as server, Client(str(server.make_url(""))) as client:
+        with pytest.raises(RefusedError, match=problem) as refused:
+            await client.infer("affine", {"x": [[1.0, 2.0]]})
+    assert refused.value.retry_after == 17.0
+
+
 async def test_a_result_whose_id_has_no_value_is_nobodys_and_others_are_read() -> None:
     whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
     nameless = cast(Headers, (("ce_id", None), ("ce_querysource", b"/client")))
