@@ -36,11 +36,16 @@ class FrontError(Exception):
         self._retry_s = retry_s
 
     @property
+    def retry_after(self) -> str | None:
+        """Whole seconds after which to ask again, where it may be otherwise by then."""
+        return str(max(1, ceil(self._retry_s))) if self.status in _PASSES else None
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """What HTTP tells of it besides."""
         told = {} if self.result is None else {OUTCOME_HEADER: refusal_header(self.result)}
-        if self.status in _PASSES:
-            told["Retry-After"] = str(max(1, ceil(self._retry_s)))
+        if self.retry_after is not None:
+            told["Retry-After"] = self.retry_after
         return told
 
 

@@ -4,6 +4,8 @@ Rules.
 - A request over the limit of bytes is refused before it is read whole, and one that waits beyond the limit of waiting
   requests at once (RESOURCE_EXHAUSTED, UNAVAILABLE); ``rate`` and ``burst`` count each request of an address, those of
   a stream too. With a token, each call must carry the metadata ``authorization: Bearer <token>``; health needs none.
+- A call that is refused for now (429, 503 over HTTP) ends with the trailing metadata ``retry-after``, whole seconds;
+  a stream's request that is refused so has its ``error_message`` alone.
 - Connections, calls and streams that say nothing are ended (``sluicegate.stages.fronts.grpc_limits``).
 - A stream's requests are asked as they come, at most ``_IN_FLIGHT`` of them at a time, and answered in their order;
   what goes wrong with one is its ``error_message`` alone.
@@ -132,8 +134,7 @@ class GrpcStage:
                 with self._rooms.asked(context.peer()):
                     answered = await answer(request, context)
             except FrontError as error:
-                self._count(error.status)
-                await context.abort(_CODES[error.status], error.why)
+                await self._refuse(context, error)
             self._count(200)
             return answered
 
@@ -144,12 +145,18 @@ class GrpcStage:
         if self._limit is not None:
             wait = self._limit.wait_for(_address(context.peer()), self._clock.monotonic())
             if wait > 0.0:
-                raise FrontError(429, f"too many requests; try again in {wait:.2f} s")
+                raise FrontError(429, f"too many requests; try again in {wait:.2f} s", retry_s=wait)
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         client = self._access.tokens.client_of(str(given).encode(), answers=True) if needs_token else ""
         if client is None:
             raise FrontError(401, "give the token of this server as metadata 'authorization: Bearer …'")
         return client
+
+    async def _refuse(self, context: Any, error: FrontError) -> None:
+        """End a call; raises what ends it."""
+        self._count(error.status)
+        trailing = () if error.retry_after is None else (("retry-after", error.retry_after),)
+        await context.abort(_CODES[error.status], error.why, trailing)
 
     def _count(self, status: int) -> None:
         self._meters.add("sluice_http_requests", self.name, str(status))
@@ -236,8 +243,7 @@ class GrpcStage:
                 room.release()
             await reading
         except FrontError as error:
-            self._count(error.status)
-            await context.abort(_CODES[error.status], error.why)
+            await self._refuse(context, error)
         finally:
             reading.cancel()
             for task in asked:

@@ -142,12 +142,16 @@ async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await method("ModelInfer")(request, metadata=metadata)
             codes.append(refused.value.code())
+            assert "retry-after" not in dict(refused.value.trailing_metadata()), "it would be refused again"
         assert codes == [
             grpc.StatusCode.UNAUTHENTICATED,
             grpc.StatusCode.UNAUTHENTICATED,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
         ]
-        with pytest.raises(grpc.aio.AioRpcError, match="too many requests; try again in"):
+        with pytest.raises(grpc.aio.AioRpcError, match="too many requests; try again in") as refused:
             for _ in range(6):
                 await method("ServerMetadata")(MESSAGES["ServerMetadataRequest"](), metadata=token)
+        told = float(refused.value.details().split()[-2])
+        assert told > 100.0
+        assert -0.01 < int(dict(refused.value.trailing_metadata())["retry-after"]) - told < 1.01
