@@ -111,7 +111,8 @@ class RateLimit:
 
 
 class Guard:
-    """Middleware for ``web.Application(middlewares=[guard.middleware])``. ``counted`` is told each status."""
+    """Middleware for ``web.Application(middlewares=[guard.middleware])``, and the doors of what runs it. ``counted`` is
+    told each status."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Guard:
         self._clock = clock
         self._open = frozenset(open_paths)
         self._counted = counted
-        self.doors = Doors(access.connections, access.idle_s, refused=lambda: counted(503))
+        self.doors = Doors(access.connections, access.idle_s, counted)
 
     @property
     def middleware(self) -> Middleware:
@@ -138,14 +139,9 @@ class Guard:
             told = self.refused(request.remote or "", request.path, given(request))
             refused = None if told is None else refusal(*told)
             try:
-                answer = refused if refused is not None else await handler(request)
-            except web.HTTPException as error:
-                self._counted(error.status)
-                raise
+                return refused if refused is not None else await handler(request)
             finally:
                 self.doors.ended(request)
-            self._counted(answer.status)
-            return answer
 
         return guarded
 

@@ -62,17 +62,19 @@ class Plain(Protocol):
 
 
 class Doors:
-    """Makes the protocol of each connection. ``refused`` is called for each that finds no room."""
+    """Makes the protocol of each connection. ``counted`` is told each answer's status, also where there is no room."""
 
     plain: "Callable[[Door, asyncio.Transport], Plain] | None" = None
     """Makes what takes requests before the framework."""
 
-    def __init__(self, connections: int, patience: float, refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, connections: int, patience: float, counted: Callable[[int], None] = lambda _status: None
+    ) -> None:
         self._most = most_connections(connections)
         self.at_once = min(_LINGERING, max(1, self._most // 4))
         self._last = last_descriptor()
         self._patience = patience
-        self._refused = refused
+        self._counted = counted
         self._open: dict[asyncio.BaseTransport, Door] = {}
         self._idle: dict[Door, float] = {}  # since when, the longest first
         self._awaited: dict[Door, tuple[float, Callable[[], bool]]] = {}  # its body, the longest first; whether it came
@@ -81,7 +83,7 @@ class Doors:
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """What makes protocols of ``server`` within these limits."""
-        return lambda: Door(self, lambda: Handler(server, self._patience), self._patience)
+        return lambda: Door(self, lambda: Handler(server, self._patience, self._counted), self._patience)
 
     def begun(self, request: web.Request) -> None:
         """A request's head has come to the framework."""
@@ -122,7 +124,7 @@ class Doors:
         if len(self._open) >= self._most or self.short(transport):
             longest = self._longest(now)
             if longest is None:
-                self._refused()
+                self._counted(503)
                 return False
             longest.leave()
         self._open[transport] = door

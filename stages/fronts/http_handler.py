@@ -4,6 +4,7 @@ Rules.
 - A client that shuts down its sending side is answered what it asked in whole, then the connection ends: at once where
   nothing is due. A last request that is cut off is passed over.
 - Whatever is refused, also by aiohttp itself, is refused as JSON with ``error`` alone.
+- Each request that is answered is counted once by its status, whoever answers it.
 - Requests that are no HTTP are logged as single lines, one in ``_LINES`` seconds and how many there were besides.
 """
 
@@ -15,7 +16,7 @@ from http import HTTPStatus
 
 import orjson
 from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
+from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
@@ -25,6 +26,15 @@ _LINES = 10.0
 _LINGERS = 1.0
 """Seconds that the rest of a refused body is read for, so that its sender reads the refusal."""
 _SHUTDOWN = 2.0
+_MOST_LINE = 8192
+_MOST_FIELD = 8190
+"""Bytes of a request's path and of a header, at most. They differ, as aiohttp tells by the limit alone which it was."""
+_MOST_FIELDS = 128
+_TOO_LONG = {
+    _MOST_LINE: (414, f"request: its path is longer than {_MOST_LINE} bytes"),
+    _MOST_FIELD: (431, f"headers: one is longer than {_MOST_FIELD} bytes, its name included"),
+}
+_TOO_MANY = "Too many headers received"
 FAILED = "the server failed; please report it"
 """What a defect of ours is told as."""
 
@@ -63,11 +73,12 @@ _log.addFilter(Terse())
 
 
 class Handler(web.RequestHandler):
-    """aiohttp's protocol of one connection of ``server``, closed where nothing is asked for ``idle_s`` seconds."""
+    """aiohttp's protocol of one connection of ``server``, closed where nothing is asked for ``idle_s`` seconds.
+    ``counted`` is told the status of each answer."""
 
-    __slots__ = ("_half_closed", "_last_body")
+    __slots__ = ("_counted", "_half_closed", "_last_body")
 
-    def __init__(self, server: web.Server, idle_s: float) -> None:
+    def __init__(self, server: web.Server, idle_s: float, counted: Callable[[int], None]) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
@@ -76,7 +87,11 @@ class Handler(web.RequestHandler):
             keepalive_timeout=idle_s,
             lingering_time=_LINGERS,
             logger=_log,
+            max_line_size=_MOST_LINE,
+            max_field_size=_MOST_FIELD,
+            max_headers=_MOST_FIELDS,
         )
+        self._counted = counted
         self._half_closed = False
         self._last_body: StreamReader | None = None
 
@@ -106,6 +121,7 @@ class Handler(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             allowed = {"Allow": resp.headers["Allow"]} if "Allow" in resp.headers else None
             resp = refusal(resp.status, f"{request.method} {request.path!a:.80}: {resp.reason}", allowed)
+        self._counted(resp.status)
         return await super().finish_response(request, resp, start_time)
 
     @override
@@ -119,8 +135,8 @@ class Handler(web.RequestHandler):
         super().handle_error(request, status, exc, message)  # logs it
         if isinstance(exc, ContentEncodingError):  # it knows the name, and lacks the library
             status, why = 415, f"content-encoding: is not read; {ENCODINGS}"
-        elif status == HTTPStatus.BAD_REQUEST:
-            why = f"request: cannot be read as HTTP/1.1 ({' '.join((message or '').split())!a:.200})"
+        elif status == HTTPStatus.BAD_REQUEST:  # by the parser
+            status, why = _refused_by_parser(exc, message or "")
         else:
             why = FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus(status).phrase
         refused = refusal(status, why)
@@ -130,6 +146,14 @@ class Handler(web.RequestHandler):
     def _end_after_last(self) -> None:
         if self._half_closed and not self._messages:
             self.close()
+
+
+def _refused_by_parser(exc: BaseException | None, message: str) -> tuple[int, str]:
+    if isinstance(exc, LineTooLong):
+        return _TOO_LONG[exc.args[1]]
+    if message == _TOO_MANY:
+        return 431, f"headers: more than {_MOST_FIELDS}"
+    return 400, f"request: cannot be read as HTTP/1.1 ({' '.join(message.split())!a:.200})"
 
 
 def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -351,7 +351,8 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter(
         "sluice_http_requests", "requests", ("stage", "status"), "http, grpc, web, metrics",
         "Requests answered, by status.",
-        "401: a wrong token. 413: too large. 429: over the rate limit. 503: overload. 504: expired.",
+        "400: wrong, or no HTTP. 401: a wrong token. 413, 414, 431: too large. 429: over the rate limit. "
+        "503: overload. 504: expired.",
     ),
     _gauge(
         "sluice_http_waiting_requests", "requests", ("stage",), "http, grpc",

@@ -367,8 +367,8 @@ async def test_what_is_refused_before_the_front_has_it_is_refused_as_json(
         (b"nonsense\r\n\r\n", 400, "HTTP/1.1"),
         (head("GET / HTTP/9.1"), 400, "HTTP/1.1"),
         (head(*SOUND[:2], "Content-Length: -7"), 400, "HTTP/1.1"),
-        (head(*SOUND, f"X: {'y' * 20_000}"), 400, "8190"),
-        (head(*SOUND, *(f"X{i}: y" for i in range(200))), 400, "HTTP/1.1"),
+        (head(*SOUND, f"X: {'y' * 20_000}"), 431, "8190"),
+        (head(*SOUND, *(f"X{i}: y" for i in range(200))), 431, "128"),
         (head(*SOUND, "Expect: the best"), 417, "Expectation"),
         (head("POST /v2/repository/index HTTP/1.1", *SOUND[1:2]), 500, "report it"),
     ]

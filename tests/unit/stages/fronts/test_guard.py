@@ -47,8 +47,11 @@ async def guarded(access: Access, **options: Any) -> AsyncIterator[tuple[aiohttp
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text="in")
 
+    async def defect(request: web.Request) -> web.Response:
+        raise ZeroDivisionError
+
     application = web.Application(middlewares=[guard.middleware])
-    application.add_routes([web.get("/", answer), web.get("/open", answer)])
+    application.add_routes([web.get("/", answer), web.get("/open", answer), web.get("/defect", defect)])
     runner = web.AppRunner(application)
     await runner.setup()
     address = await bind(runner, access, "web", guard.doors)
@@ -168,6 +171,35 @@ def test_nothing_listens_beyond_loopback_without_a_token_and_all_is_limited_ther
     exposed = WebSettings(host=host, token="right").access("web")
     assert exposed.rate and "right" not in repr(exposed)
     assert WebSettings().access("web").rate is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "headers", "status", "why"),
+    [
+        ("/ HTTP/1.1", "X: y\r\n" * 100, 200, ""),
+        ("/ HTTP/1.1", "X: y\r\n" * 140, 431, "headers: more than 128"),
+        ("/ HTTP/1.1", f"X: {'y' * 8100}\r\n", 200, ""),
+        ("/ HTTP/1.1", f"X: {'y' * 8200}\r\n", 431, "headers: one is longer than 8190 bytes"),
+        ("/ HTTP/1.1", f"{'X' * 8200}: y\r\n", 431, "headers: one is longer than 8190 bytes"),
+        (f"/{'y' * 8100} HTTP/1.1", "", 404, "GET '/yyy"),
+        (f"/{'y' * 8200} HTTP/1.1", "", 414, "request: its path is longer than 8192 bytes"),
+        ("/ HTTP/9.9", "", 400, "request: cannot be read as HTTP/1.1"),
+        ("/ HTTP/1.1", "Expect: rain\r\n", 417, "GET '/'"),
+        ("/defect HTTP/1.1", "", 500, "the server failed"),
+    ],
+    ids=["headers", "too many", "header", "long value", "long name", "path", "long path", "no HTTP", "unmet", "defect"],
+)
+async def test_every_answer_is_counted_once_under_its_status_and_what_is_too_long_is_named(
+    asked: str, headers: str, status: int, why: str
+) -> None:
+    async with guarded(Access()) as (session, _, statuses):
+        reader, writer = await asyncio.open_connection("127.0.0.1", session._base_url and session._base_url.port)
+        writer.write(f"GET {asked}\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode())
+        told = (await reader.readuntil(b"\r\n\r\n")).lower()
+        body = await reader.readexactly(int(told.partition(b"content-length: ")[2].split()[0]))
+        writer.close()
+    assert [int(told.split()[1])] == statuses == [status]
+    assert body == b"in" if status == 200 else json.loads(body)["error"].startswith(why)
 
 
 async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
