@@ -67,7 +67,7 @@ def demand_settings(options: Mapping[str, float], where: str) -> DemandSettings:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Demand of an app, queries/s; capacity planned for it is ``headroom`` times that.
+    """Demand of an app, rows/s; capacity planned for it is ``headroom`` times that.
 
     ``spread``: standard deviation over mean of demand while queues cannot help.
     """

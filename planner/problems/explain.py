@@ -1,8 +1,8 @@
 """Why a plan is as it is: capacity and spare by app, what binds, and what one more device would buy.
 
-Rules: what a device more buys is read off the relaxed program solved with that device, against the relaxed program
-without it: more queries served where there is a shortage, else more accuracy. It is what the fleet could gain, not what
-rounding to whole devices happens to gain.
+Rules: rates are rows/s, as demand is (a query of r rows is r). What a device more buys is read off the relaxed program
+solved with that device, against the relaxed program without it: more rows served where there is a shortage, else more
+accuracy. It is what the fleet could gain, not what rounding to whole devices happens to gain.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class AppAccount:
 
 @dataclass(frozen=True, slots=True)
 class PoolAccount:
-    """What one more unit would buy: ``gain_qps`` queries/s served, ``gain_accuracy`` (0..1) in the plan's objective."""
+    """What one more unit would buy: ``gain_qps`` rows/s served, ``gain_accuracy`` (0..1) in the plan's objective."""
 
     pool: str
     count: int
@@ -81,7 +81,7 @@ def explain(problem: Problem, allocation: Allocation, pool_of: Mapping[str, str]
 
 
 def capacity_of(problem: Problem, app: str, variants: Sequence[str], device_type: str) -> float:
-    """Queries/s of ``app`` that the fastest of ``variants`` could answer with a slice for itself."""
+    """Rows/s of ``app`` that the fastest of ``variants`` could answer with a slice for itself."""
     slo = min(d.slo for d in problem.demands if d.app == app)
     best = 0.0
     for name in variants:
@@ -159,7 +159,7 @@ def _called(key: PoolKey, units: Sequence[Unit], pool_of: Mapping[str, str]) -> 
 
 
 def _relaxed(program: Program, pool: int | None) -> tuple[float, float] | None:
-    """Queries/s served and accuracy over them, by the relaxed program (with a unit more in ``pool``)."""
+    """Rows/s served and accuracy over them, by the relaxed program (with a unit more in ``pool``)."""
     if not program.serves:
         return None
     if pool is not None:
@@ -181,7 +181,7 @@ def _one_more(units: Sequence[int], pool: int) -> tuple[int, ...]:
 
 
 def _money(program: Program) -> tuple[float, float]:
-    """What one unit of money an hour more would buy: queries/s served and accuracy."""
+    """What one unit of money an hour more would buy: rows/s served and accuracy."""
     if program.budget is None:
         return 0.0, 0.0
     base, gained = _relaxed(program, None), _relaxed(replace(program, budget=program.budget + 1.0), None)
@@ -194,7 +194,7 @@ def _binding(
     problem: Problem, apps: Sequence[AppAccount], pools: Sequence[PoolAccount], money: tuple[float, float]
 ) -> list[str]:
     lines = [
-        f"shortage: {a.app} is served {part_served(a.served)} of {a.demand_qps:.1f} queries/s"
+        f"shortage: {a.app} is served {part_served(a.served)} of {a.demand_qps:.1f} rows/s"
         + ("" if a.servable else "; no variant answers within half its SLO on any of these devices")
         for a in apps
         if a.served < 1.0
@@ -222,7 +222,7 @@ def _binding(
 def _gains(qps: float, accuracy: float) -> str:
     parts = []
     if qps > 1e-6:
-        parts.append(f"serves {qps:.1f} queries/s more")
+        parts.append(f"serves {qps:.1f} rows/s more")
     if accuracy > 1e-7:
         parts.append(f"adds {100 * accuracy:.3f} points of accuracy, relative to each app's best")
     return " and ".join(parts)

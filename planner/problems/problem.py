@@ -16,7 +16,7 @@ Capacity = Literal["best-batch", "largest-batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppDemand:
-    """Demand of one app and class, queries/s, as it is estimated (headroom not yet added).
+    """Demand of one app and class, rows/s, as it is estimated (headroom not yet added).
 
     ``headroom``: planned capacity over demand, at least 1. ``spread``: standard deviation over mean of the demand while
     queues cannot bridge it; for planners that choose the headroom themselves, 0 where they must not. ``weight``: of one

@@ -25,7 +25,7 @@ _ARTIFACT_BATCHES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The largest throughput within a latency. ``qps`` queries/s in batches of ``batch`` rows; (0, 0.0) where no batch
+    """The largest throughput within a latency. ``qps`` rows/s in batches of ``batch`` rows; (0, 0.0) where no batch
     fits."""
 
     batch: int

@@ -205,7 +205,7 @@ class Answer:
     def _pools(self) -> Table:
         table = Table(title="what one more device would buy")
         table.add_column("pool")
-        for name in ("devices", "with load", "queries/s", "accuracy, points"):
+        for name in ("devices", "with load", "rows/s", "accuracy, points"):
             table.add_column(name, justify="right")
         for p in self.reasons.pools:
             table.add_row(p.pool, str(p.count), str(p.used), f"{p.gain_qps:.2f}", f"{100 * p.gain_accuracy:.4f}")

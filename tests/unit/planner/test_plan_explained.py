@@ -105,7 +105,7 @@ def test_what_binds_is_said_of_the_app_the_pool_the_budget_and_the_floor_that_do
     assert lines(idle, planner("allocation").allocate(idle)).startswith("nothing binds")
     busy = asked(200.0, 14.0)
     said = lines(busy, planner("allocation").allocate(busy))
-    assert "shortage: cat is served" in said and "of 200.0 queries/s" in said
+    assert "shortage: cat is served" in said and "of 200.0 rows/s" in said
     assert "pool fast: all 1 devices are needed; one more serves" in said
     assert "pool cheap: all 2 devices are needed; one more serves" in said
     assert "within half its SLO" not in said and "budget" not in said and "min_accuracy" not in said
@@ -136,7 +136,7 @@ def test_an_app_that_no_variant_serves_in_half_its_slo_is_told_so() -> None:
     cat, find = explain(hopeless, placed(("c0", "cat-l", 1.0)), POOLS).apps
     assert cat.servable and not find.servable
     said = lines(hopeless, placed(("c0", "cat-l", 1.0)))
-    assert "shortage: find is served 0.0% of 5.0 queries/s; no variant answers within half its SLO" in said
+    assert "shortage: find is served 0.0% of 5.0 rows/s; no variant answers within half its SLO" in said
     assert "cat" not in said
 
 

@@ -109,7 +109,7 @@ def test_one_more_unit_of_money_is_told_by_parts() -> None:
     asked = problem(3.0, (OLD, NEW, CPU), qps=1000.0)
     found = planner("allocation").allocate(asked)
     told = "\n".join(explain(asked, found, {d.name: d.type for d in asked.devices}).binding)
-    assert "the budget of 3 an hour binds; one more serves 200.0 queries/s more" in told
+    assert "the budget of 3 an hour binds; one more serves 200.0 rows/s more" in told
 
 
 def test_of_two_that_do_as_well_the_one_that_is_loaded_stays() -> None:
