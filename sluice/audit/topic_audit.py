@@ -44,7 +44,13 @@ class AuditReport:
 
     ``unreadable``: records on result topics that are no outcome, which a stranger may write. ``gone_by``: queries and
     outcomes that are not judged, as the topics may have let go of the other.
+
+    ``since``: time of the earliest query record that was read, seconds since 1970; None: there was none.
+    ``whole_since``: by topic that has let go of records, since when it holds all; infinite where that is not known.
     """
+
+    since: float | None
+    whole_since: Mapping[str, float]
 
     queries: int
     outcomes: int
@@ -89,6 +95,7 @@ class Audit:
     def __init__(self, topics: Topics, *, timed: bool = False) -> None:
         self._topics = topics
         self._when: dict[QueryKey, float] | None = {} if timed else None
+        self._earliest = inf
         self._newest = 0.0
         self._missed = DevicesMissed()
         self._since: dict[str, float] = {}  # by topic that let go of records: what was written later is there
@@ -112,6 +119,7 @@ class Audit:
         app = self._topics.app_of(record.topic) or ""
         key = QueryKey(app, codec.source_of_query(record), codec.query_id_of(record) or "")
         self._asked[record.topic, record.partition, record.offset] = key
+        self._earliest = min(self._earliest, record.timestamp)
         if self._when is not None:
             self._when.setdefault(key, record.timestamp)
             self._newest = max(self._newest, record.timestamp)
@@ -210,6 +218,8 @@ class Audit:
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
         promises = self._promises.report()
         return AuditReport(
+            since=self._earliest if self._asked else None,
+            whole_since=dict(sorted(self._since.items())),
             queries=len(self._asked),
             outcomes=sum(outcomes.values()),
             dead_letters=len(dead),

@@ -81,6 +81,11 @@ def table(report: AuditReport) -> Table:
     shown.add_column("for example")
     silent = report.promises_unannounced
     promised = {"promises broken, unannounced": silent, "promises broken, announced": report.promises_broken - silent}
+    if report.since is not None:
+        shown.add_row("first query record", _moment(report.since), "")
+    if report.whole_since:
+        whole = _moment(max(report.whole_since.values()))
+        shown.add_row("whole since, by retention", whole, escape(", ".join([*report.whole_since][:_TOPICS_SHOWN])))
     rows = {
         **(promised if report.promises else {}),
         "query records": report.queries,
@@ -106,6 +111,7 @@ def table(report: AuditReport) -> Table:
 
 
 _STREAMS_SHOWN = 20
+_TOPICS_SHOWN = 5
 
 
 def promises_table(report: AuditReport) -> Table:
@@ -143,9 +149,16 @@ def windows_table(report: AuditReport) -> Table:
         counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)
         shown.add_row(
             escape(w.name),
-            datetime.fromtimestamp(w.began, UTC).isoformat(sep=" ", timespec="seconds"),
+            _moment(w.began),
             f"{w.ended - w.began:.1f}",
             *map(str, (w.queries, *counts)),
             style="red" if any(counts) else "",
         )
     return shown
+
+
+def _moment(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # infinite, or whatever time a producer gave its record
+        return "not known"

@@ -79,6 +79,29 @@ def test_the_later_of_what_results_and_dead_letters_have_let_go_of_counts() -> N
     assert (report.lost, report.examples["lost"], report.gone_by) == (1, ("2",), 2)
 
 
+def test_it_is_told_since_when_was_audited_and_what_topics_hold_since_when() -> None:
+    audit = Audit(TOPICS)
+    assert (audit.report().since, audit.report().whole_since) == (None, {})
+    for number, asked in enumerate((T0 + 90.0, T0 + 20.0, T0 + 200.0)):
+        message = codec.encode_query(str(number), (), app="cats", now=asked, source="a")
+        audit.add_query(Record(QUERIES, number, 7, message.key, message.value, message.headers, asked))
+    assert cells(audit.report())["first query record"] == ("2023-11-14 22:13:40+00:00", "")
+    assert "whole since, by retention" not in cells(audit.report())
+    audit.let_go(RESULTS, T0 + 40.0)
+    audit.let_go(QUERIES, T0 + 15.0)
+    report = audit.report()
+    assert (report.since, report.whole_since) == (T0 + 20.0, {QUERIES: T0 + 15.0, RESULTS: T0 + 40.0})
+    assert cells(report)["whole since, by retention"] == ("2023-11-14 22:14:00+00:00", f"{QUERIES}, {RESULTS}")
+    audit.let_go(TOPICS.dead_letters, inf)
+    assert cells(audit.report())["whole since, by retention"][0] == "not known"
+
+
+def cells(report: AuditReport) -> dict[str, tuple[str, str]]:
+    """Of the table: what -> (count, for example)."""
+    first, *rest = ([str(cell) for cell in column.cells] for column in table(report).columns)
+    return dict(zip(first, zip(*rest, strict=True), strict=True))  # type: ignore[arg-type]
+
+
 async def audited(settings: MemorySettings, *, skipped: int) -> AuditReport:
     """Of 400 queries, a second apart, of which ``skipped`` has no answer."""
     now = [T0]
