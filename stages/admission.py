@@ -38,6 +38,7 @@ from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps, Reading, t
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.timers import Wakes
+from sluicegate.stages.telemetry.telemetry import buried
 from sluicegate.streams.ports import Consumer, Headers, Letter, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.source_proofs import SourceKeys
@@ -332,11 +333,8 @@ class AdmissionStage:
         self._intake.answer(record, self._outbox, self._buried(record, error))
 
     def _buried(self, record: Record, error: InvalidInputError) -> Letter:
-        reason = codec.letter_reason(error, record)
-        self._meters.add("sluice_dead_letters", self.name, reason)
-        log.info("dead letter (%s): %s", reason, error, extra={"record": record.place})
-        message = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-        return Letter(self._topics.dead_letters, message.value, message.key, message.headers)
+        now = self._clock.wall()
+        return buried(record, error, stage=self.name, now=now, topics=self._topics, meters=self._meters)
 
     def _traced(self, message: codec.QueryMessage, now: float) -> codec.QueryMessage:
         """``message`` with the hop that it took here, where hops are told."""

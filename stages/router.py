@@ -43,7 +43,7 @@ from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.runtime.read_up import ReadUp
 from sluicegate.stages.runtime.timers import Wakes
-from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.telemetry.telemetry import Telemetry, buried
 from sluicegate.stages.telemetry.tracing import Tracing
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import Broker, Consumer, Headers, Letter, Producer, Record, TopicPartition
@@ -217,10 +217,8 @@ class RouterStage:
             self._tell(Arrived(message.query, content=content))
 
     def _buried(self, record: Record, error: InvalidInputError) -> Letter:
-        self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
-        log.info("dead letter: %s", error, extra={"record": record.place})
-        letter = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-        return Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
+        now = self._clock.wall()
+        return buried(record, error, stage=self.name, now=now, topics=self._topics, meters=self._meters)
 
     def _on_plan(self, record: Record) -> None:
         if record.value is not None:

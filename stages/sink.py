@@ -21,7 +21,8 @@ from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.append_file import Appending
 from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.streams.ports import Consumer, Letter, Record, Unreadable
+from sluicegate.stages.telemetry.telemetry import buried
+from sluicegate.streams.ports import Consumer, Record, Unreadable
 from sluicegate.streams.records import codec, control
 
 log = logging.getLogger(__name__)
@@ -148,9 +149,8 @@ class SinkStage:
 
     def _dead_letter(self, record: Unreadable) -> None:
         error = InvalidInputError("record", record.why)
-        self._meters.add("sluice_dead_letters", self.name, codec.letter_reason(error, record))
-        dead = codec.dead_letter(record, error, stage=self.name, now=self._clock.wall())
-        letter = Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        now = self._clock.wall()
+        letter = buried(record, error, stage=self.name, now=now, topics=self._topics, meters=self._meters)
         self._intake.answer(record, self._outbox, letter)
 
     async def _write_often(self) -> None:

@@ -1,14 +1,21 @@
 """What every stage is handed to be watched by: meters, and traces where they are asked for."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.plan import Plan
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.metrics import Labels, Meters, Reading
 from sluicegate.stages.telemetry.tracing import Tracing
+from sluicegate.streams.ports import Letter, Record
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
+
+log = logging.getLogger(__name__)
 
 
 class Slice(Protocol):
@@ -27,6 +34,17 @@ class Slice(Protocol):
 
 _BY_APP = ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses")
 _OF_A_PLAN = ("sluice_plan_solve_seconds", "sluice_plan_objective", "sluice_plan_bound", "sluice_devices_planned")
+
+
+def buried(
+    record: Record, error: InvalidInputError, *, stage: str, now: float, topics: Topics, meters: Meters
+) -> Letter:
+    """The dead letter of a record that ``stage`` could not understand, counted and logged."""
+    reason = codec.letter_reason(error, record)
+    meters.add("sluice_dead_letters", stage, reason)
+    log.info("dead letter of %s (%s): %s", stage, reason, error, extra={"record": record.place})
+    dead = codec.dead_letter(record, error, stage=stage, now=now)
+    return Letter(topics.dead_letters, dead.value, dead.key, dead.headers)
 
 
 def stands_by(meters: Meters) -> None:

@@ -18,7 +18,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.exactly_once import Instead
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.stages.telemetry.telemetry import Telemetry
+from sluicegate.stages.telemetry.telemetry import Telemetry, buried
 from sluicegate.stages.worker.objects import WorkerObjects
 from sluicegate.stages.worker.slice_runner import Outputs
 from sluicegate.streams.objects.store import ObjectError
@@ -100,10 +100,7 @@ class Answers:
 
     def buried(self, record: Record, error: InvalidInputError, now: float) -> Letter:
         """The dead letter of a record."""
-        self._meters.add("sluice_dead_letters", self._stage, codec.letter_reason(error, record))
-        log.info("dead letter: %s", error, extra={"record": record.place})
-        letter = codec.dead_letter(record, error, stage=self._stage, now=now)
-        return Letter(self._topics.dead_letters, letter.value, letter.key, letter.headers)
+        return buried(record, error, stage=self._stage, now=now, topics=self._topics, meters=self._meters)
 
     def inputs(self, query: Query) -> Sequence[Tensor] | None:
         """A query's tensors; None for one that was abandoned meanwhile."""

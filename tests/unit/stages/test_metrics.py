@@ -1,5 +1,6 @@
 """The metric catalogue: counted as listed, told as Prometheus reads it, documented as it is."""
 
+import logging
 import math
 import re
 from pathlib import Path
@@ -8,9 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.stages.telemetry.metric_catalogue import BY_NAME, CATALOGUE, Kind, as_markdown
 from sluicegate.stages.telemetry.metrics import Meters, Told
+from sluicegate.stages.telemetry.telemetry import buried
+from sluicegate.streams.ports import Record, Unreadable
+from sluicegate.streams.records import codec
+from sluicegate.streams.topics import Topics
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,6 +35,30 @@ def told(meters: Meters) -> dict[tuple[str, tuple[str, ...]], float]:
 
 def outcome(kind: OutcomeKind, at: float, **why: object) -> Outcome:
     return Outcome(query_id="q", app="toy", kind=kind, arrival=10.0, deadline=10.5, at=at, **why)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("record", "problem", "reason"),
+    [
+        (Record("t.work", 3, 7, b"k", b"v", (), 1.7e9), "is no query", "invalid"),
+        (Record("t.work", 3, 7, b"k", b"v", (), 1.7e9), "duplicate_id 'q'", "duplicate_id"),
+        (Unreadable.at("t.work", 3, 7, 1.7e9, "cut off"), "cut off", "unreadable"),
+    ],
+)
+def test_a_record_that_is_not_understood_is_counted_logged_and_told_with_one_reason(
+    record: Record, problem: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics, meters = Topics("t"), Meters()
+    with caplog.at_level(logging.INFO):
+        letter = buried(
+            record, InvalidInputError("x", problem), stage="sink", now=1.7e9 + 5.0, topics=topics, meters=meters
+        )
+    assert meters.values("sluice_dead_letters") == {("sink", reason): 1.0}
+    assert [line.getMessage() for line in caplog.records] == [f"dead letter of sink ({reason}): x: {problem}"]
+    read = Record(letter.topic, 0, 0, letter.key, letter.value, letter.headers, 1.7e9)
+    assert read.topic == topics.dead_letters
+    assert codec.dead_letter_origin(read) == ("t.work", 3, 7) and codec.dead_letter_reason(read) == reason
+    assert dict(read.headers)["__dlq.errors.stage"] == b"sink"
 
 
 def test_each_metric_is_listed_once_with_everything_an_operator_needs() -> None:
