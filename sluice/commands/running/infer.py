@@ -59,6 +59,8 @@ def infer(
     given = {name: value for name, value in parameters.items() if value is not None}
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
+        if inputs is not None:
+            _check_there(inputs)  # before a system is waited for
         missing = "nothing to ask: start `sluice up`, or give --broker kafka://host:port"
         url = awaited_url(chosen, broker, missing, within=PATIENCE, say=_say)
         served = asyncio.run(_served(url, chosen, app))
@@ -77,6 +79,13 @@ def infer(
             out.print(f"  the true label is {label}")
     if not outcome.on_time:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_there(file: Path) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise ConfigurationError(f"--input {file}: {error.strerror or error}; give a readable .npz or .json") from error
 
 
 def _inputs(

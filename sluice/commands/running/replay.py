@@ -21,6 +21,7 @@ from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.sluice.settings.settings import Settings, describe, load
+from sluicegate.sluice.settings.unknown_names import meant
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.topics import Topics
 
@@ -55,6 +56,9 @@ def replay(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         spec = trace_spec(trace, kind, speed=speed, qps=qps, scale=scale, process=process, shape=shape, zipf=zipf)
+        if spec.path is not None and not spec.path.exists():  # before a system is waited for
+            near = meant(trace, ["generator"])
+            raise ConfigurationError(f"TRACE {trace}: is not there; give a file, a folder or 'generator'{near}")
         sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, rows, seed))
     if as_json:
         counted = {"queries": sent.queries, "acknowledged": sent.acknowledged, "lost": sent.lost}

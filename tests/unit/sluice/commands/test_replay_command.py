@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.sluice.commands.offline import simulate
-from sluicegate.sluice.commands.running import demo, replay
+from sluicegate.sluice.commands.running import demo, infer, replay
 from sluicegate.sluice.load import open_loop_client
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Written
@@ -149,3 +149,30 @@ def test_a_seed_below_0_or_too_large_for_json_is_refused_as_an_option(command: l
     simulate.register(whole)
     ended = CliRunner().invoke(whole, [*command, "--seed", seed], env={"COLUMNS": "200"})
     assert ended.exit_code == 2 and "Invalid value for '--seed'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["replay", "tracs/nosuch.csv"], "TRACE tracs/nosuch.csv: is not there; give a file, a folder or 'generator'"),
+        (["replay", "generater"], "give a file, a folder or 'generator'; did you mean generator?"),
+        (
+            ["infer", "--app", "digits", "--input", "nosuch.npz"],
+            "--input nosuch.npz: No such file or directory; give a",
+        ),
+    ],
+)
+def test_a_file_that_is_not_there_is_refused_before_a_system_is_waited_for(
+    command: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waited(*_: object, **__: object) -> str:
+        raise AssertionError("a system was waited for")
+
+    monkeypatch.setattr(replay, "awaited_url", waited)
+    monkeypatch.setattr(infer, "awaited_url", waited)
+    asked = typer.Typer()
+    replay.register(asked)
+    infer.register(asked)
+    ended = CliRunner().invoke(asked, command)
+    assert ended.exit_code == 2, ended.exception
+    assert said in ended.stderr
