@@ -28,6 +28,8 @@ _MOST_UNACKNOWLEDGED = 256 << 20
 """Bytes. Behind a broker that takes less than is asked a replay falls behind, and says so, before memory runs out."""
 _SLICE = 0.002
 """Seconds that arrivals are gathered for before they are sent together."""
+_LOOK_EVERY = 0.25
+"""Seconds for which who tells it to stop may have to wait while nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +121,8 @@ class Sender:
         start = self._clock.monotonic()
         try:
             for until, batch in _batches(arrivals):
-                if not await self._room() or (stop is not None and stop.is_set()):
+                if not await self._room() or await self._stopped_before(start + until, stop):
                     break
-                wait = until - (self._clock.monotonic() - start)
-                if wait > 0:
-                    await asyncio.sleep(wait)
-                else:
-                    self.sent.behind = max(self.sent.behind, -wait)
-                    await asyncio.sleep(0)
                 for app in batch:
                     self._send(app)
                 if self._on_sent is not None:
@@ -134,6 +130,15 @@ class Sender:
         finally:
             await self._outbox.stop(within=_PATIENCE)
         return self.sent
+
+    async def _stopped_before(self, due: float, stop: asyncio.Event | None) -> bool:
+        """Wait for ``due``, or for less where ``stop`` is set; whether it is. One that is past is told as behind."""
+        wait = due - self._clock.monotonic()
+        self.sent.behind = max(self.sent.behind, -wait)
+        await asyncio.sleep(min(max(wait, 0.0), _LOOK_EVERY))
+        while not (stopped := stop is not None and stop.is_set()) and (wait := due - self._clock.monotonic()) > 0.0:
+            await asyncio.sleep(min(wait, _LOOK_EVERY))
+        return stopped
 
     async def _room(self) -> bool:
         """Wait while too much is not acknowledged; False where nothing of it is for too long."""

@@ -144,7 +144,8 @@ async def _replay(
                 on_sent=lambda _, count: progress.advance(task, count),
             )
             stop = asyncio.Event()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
             return await sender.replay(arrivals, stop=stop)
     finally:
         await producer.stop()

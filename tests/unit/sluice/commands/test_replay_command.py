@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,8 @@ def refuse(sent: "asyncio.Future[Written]") -> None:
 
 
 @pytest.fixture
-def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fate], Any]:
-    """A second of 60 queries/s on such a broker; (exit code, its JSON, standard error)."""
+def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A second of 60 queries/s, or another trace, on such a broker; (exit code, its JSON, standard error)."""
     save_catalogue(tmp_path / "catalogue", toy_catalogue(), {})
     monkeypatch.setenv("SLUICE_CATALOGUE", str(tmp_path / "catalogue"))
     monkeypatch.setattr(open_loop_client, "_PATIENCE", 0.2)
@@ -77,9 +79,9 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fate]
 
     monkeypatch.setattr(replay, "await_served", unreadable)
 
-    def run(fate: Fate) -> Any:
+    def run(fate: Fate, trace: Sequence[str] = ("generator", "--qps", "60", "--duration", "1")) -> Any:
         monkeypatch.setattr(replay, "connected", lambda *_: Forgetful(fate))
-        arguments = ["generator", "--qps", "60", "--duration", "1", "--into", "kafka://nowhere:1", "--json"]
+        arguments = [*trace, "--into", "kafka://nowhere:1", "--json"]
         ended = CliRunner().invoke(app, arguments)
         assert ended.stdout, (ended.stderr, ended.exception)
         return ended.exit_code, json.loads(ended.stdout), " ".join(ended.stderr.split())
@@ -134,6 +136,22 @@ def test_behind_a_broker_that_never_answers_it_ends_before_memory_does(
     code, counted, told = replayed(lambda _, sent: None)
     assert code == 1 and 1 < counted["queries"] == counted["lost"] < 20
     assert "the rest is not sent" in told or "did not acknowledge" in told
+
+
+def test_ctrl_c_ends_it_in_order_also_where_nothing_is_due_and_says_what_was_sent(
+    replayed: Callable[..., Any], tmp_path: Path
+) -> None:
+    trace = tmp_path / "counts.csv"
+    trace.write_text("\n".join(["20", *["0"] * 400, "20"]))
+
+    def interrupted(number: int, sent: "asyncio.Future[Written]") -> None:
+        acknowledge(sent)
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    code, counted, told = replayed(interrupted, [str(trace)])
+    assert code == 0 and 3 <= counted["queries"] == counted["acknowledged"] <= 20
+    assert "lost" not in told
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**63), "99999999999999999999"])
