@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
@@ -59,6 +59,9 @@ async def _print(
 ) -> None:
     try:
         partitions = await result_topics(broker, topics, apps)
+        if not partitions:
+            told = f"no result topics under {topics.prefix!r} at {broker.url}: start `sluice up`, or name its --prefix"
+            raise ConfigurationError(told)
         records = _of_source(read_results(broker, partitions, follow=follow), asked_by)
         if limit is not None and not follow:
             for record in await _newest(records, limit):

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sluicegate.sluice.commands.reading import results
 from sluicegate.sluice.console import out
 from sluicegate.sluice.main import app, register_all
+from sluicegate.streams.memory.broker import MemoryBroker
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 TWO_APPS = str(EXAMPLES / "problems" / "two-apps.yaml")
@@ -52,3 +54,10 @@ def test_the_chart_of_sustained_rates_has_a_bar_at_the_slo_that_was_asked_for() 
     rate = float(told.stdout.split("\u2502")[4])
     (line,) = (line for line in told.stdout.splitlines() if line.strip().startswith("70.00 ms"))
     assert float(line.split()[-1].removesuffix("/s")) == pytest.approx(rate, abs=0.1)
+
+
+def test_results_where_there_is_no_result_topic_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "open_broker", lambda *_: MemoryBroker())
+    told = CliRunner().invoke(app, ["results", "--prefix", "shop.eu"])
+    assert told.exit_code == 2 and told.stdout == ""
+    assert "error no result topics under 'shop.eu' at memory://: start `sluice up`, or name its --prefix" in told.stderr
