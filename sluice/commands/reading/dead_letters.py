@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.audit.dead_letter_replay import (
@@ -146,17 +145,15 @@ def _row(one: Replay) -> dict[str, Any]:
 
 
 def _show(found: Sequence[Replay], told: str) -> None:
-    shown = Table("found", "record", "id", "why", "asked again")
     for one in found[-_SHOWN:]:
-        letter = one.letter
-        shown.add_row(
-            datetime.fromtimestamp(letter.at, UTC).isoformat(sep=" ", timespec="seconds"),
-            escape("/".join(map(str, letter.origin))),
-            escape(letter.query_id or ""),
-            escape(f"{letter.reason}: {letter.message}"[:200]),
-            escape(f"no: {one.refused}" if one.refused else "yes"),
-        )
-    if found:
-        out.print(shown)
+        out.print(escape(_in_lines(one)), highlight=False, soft_wrap=True)
     more = f" (the newest {_SHOWN} are shown)" if len(found) > _SHOWN else ""
     out.print(told + more, highlight=False)
+
+
+def _in_lines(one: Replay) -> str:
+    letter = one.letter
+    found = datetime.fromtimestamp(letter.at, UTC).isoformat(sep=" ", timespec="seconds")
+    named = "  ".join(filter(None, (found, "/".join(map(str, letter.origin)), letter.query_id)))
+    again = f"no, {one.refused}" if one.refused else "yes"
+    return f"{named}\n  {letter.reason}: {letter.message[:200]}\n  asked again: {again}"

@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sluicegate.sluice.audit.dead_letter_replay import Replay
 from sluicegate.sluice.commands.reading import results
+from sluicegate.sluice.commands.reading.dead_letters import _show
 from sluicegate.sluice.console import out
 from sluicegate.sluice.main import app, register_all
 from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import Record
+from sluicegate.streams.records.dead_letters import DeadLetter
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 TWO_APPS = str(EXAMPLES / "problems" / "two-apps.yaml")
@@ -61,3 +65,16 @@ def test_results_where_there_is_no_result_topic_say_so(monkeypatch: pytest.Monke
     told = CliRunner().invoke(app, ["results", "--prefix", "shop.eu"])
     assert told.exit_code == 2 and told.stdout == ""
     assert "error no result topics under 'shop.eu' at memory://: start `sluice up`, or name its --prefix" in told.stderr
+
+
+def test_dead_letters_say_whole_which_record_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    place = ("shop.eu.app.clouds-of-points.queries", 3, 1234567)
+    kept = Record(*place, None, b"x", (), 1.7e9)
+    letter = DeadLetter(place, "invalid", "body", "body: is no [/]JSON", "admission", 1.7e9 + 1, "id[/7]", kept, False)
+    with out.capture() as captured:
+        _show([Replay(letter, "clouds-of-points"), Replay(letter, None, refused="its query has an outcome")], "told")
+    first = "2023-11-14 22:13:21+00:00  shop.eu.app.clouds-of-points.queries/3/1234567  id[/7]"
+    why = "  invalid: body: is no [/]JSON"
+    again = ("  asked again: yes", "  asked again: no, its query has an outcome")
+    assert captured.get().splitlines() == [first, why, again[0], first, why, again[1], "told"]
