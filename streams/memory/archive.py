@@ -79,7 +79,8 @@ def read_folder(folder: Path) -> tuple[list[StoredTopic], dict[tuple[str, TopicP
             for group, topic, partition, offset in manifest["offsets"]
         }
     except OSError as error:
-        raise ConfigurationError(f"no topics are kept in {folder} ({error.strerror}: {error.filename})") from error
+        told = f"no topics are kept in {folder} ({error.strerror}: {error.filename})"
+        raise ConfigurationError(f"{told}; give the folder of a run that has {MANIFEST}, below runs/") from error
     except (ValueError, KeyError, TypeError, struct.error, zlib.error, SluiceError) as error:
         raise ConfigurationError(f"the topics kept in {folder} are damaged: {error}") from error
     return topics, offsets

@@ -159,7 +159,9 @@ async def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, manifest: 
 
 
 def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no topics are kept"):
+    with pytest.raises(
+        ConfigurationError, match=r"no topics are kept .*; give the folder of a run that has topics\.json"
+    ):
         connect(tmp_path.as_uri())
     occupied = tmp_path / "file"
     occupied.write_text("x")
