@@ -1,6 +1,7 @@
 """``sluice demo``: the whole system on this machine, watched as it runs, reported and audited at the end."""
 
 import asyncio
+import shlex
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ from sluicegate.sluice.console import (
 from sluicegate.sluice.load.demo_run import DEVICES, DemoResult, demo_trace, run_demo
 from sluicegate.sluice.load.live_table import frame
 from sluicegate.sluice.load.run_observer import Observer
-from sluicegate.sluice.settings.settings import DeviceSettings, load
+from sluicegate.sluice.settings.settings import DeviceSettings, Settings, load
 from sluicegate.sluice.system.logs import show_logs
 
 DURATION = 40.0
@@ -94,9 +95,21 @@ def demo(
     else:
         out.print(result.summary["first_line"], highlight=False)
         out.print(table(result))
-        out.print(f"report {page}   topics {folder}   (`sluice audit {folder}`, `sluice explain ID --run {folder}`)")
+        for line in (f"report: {page}", *reading_on(chosen, folder, settings)):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
     if result.summary["lost"] or result.summary["duplicates"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def reading_on(settings: Settings, folder: Path, file: Path | None) -> list[str]:
+    """Commands that read the topics of the run, which are in ``folder`` where the broker was embedded."""
+    if settings.broker == "memory://":
+        kept = shlex.quote(str(folder))
+        return [f"topics: {kept}", f"sluice audit {kept}", f"sluice explain ID --run {kept}"]
+    where = ["--broker", settings.broker, "--prefix", settings.prefix]
+    there = shlex.join([*where, *(() if file is None else ("--settings", str(file)))])
+    logs = f"logs: {shlex.quote(str(folder))}"
+    return [logs, f"sluice audit {there}", f"sluice explain ID {there}"]
 
 
 def table(result: DemoResult) -> Table:

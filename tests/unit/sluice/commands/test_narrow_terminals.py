@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 from sluicegate.sluice.audit.dead_letter_replay import Replay
 from sluicegate.sluice.commands.reading import results
 from sluicegate.sluice.commands.reading.dead_letters import _show
+from sluicegate.sluice.commands.running.demo import reading_on
 from sluicegate.sluice.console import out
 from sluicegate.sluice.main import app, register_all
+from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records.dead_letters import DeadLetter
@@ -78,3 +80,16 @@ def test_dead_letters_say_whole_which_record_they_are_of(monkeypatch: pytest.Mon
     why = "  invalid: body: is no [/]JSON"
     again = ("  asked again: yes", "  asked again: no, its query has an outcome")
     assert captured.get().splitlines() == [first, why, again[0], first, why, again[1], "told"]
+
+
+def test_the_demo_says_how_its_topics_are_read_wherever_they_are() -> None:
+    kept = reading_on(Settings(broker="memory://"), Path("/my runs/7"), Path("s.yaml"))
+    assert kept == ["topics: '/my runs/7'", "sluice audit '/my runs/7'", "sluice explain ID --run '/my runs/7'"]
+    kafka = Settings(broker="kafka://b1:9092,b2:9093", prefix="sluice.demo-1")
+    there = "--broker kafka://b1:9092,b2:9093 --prefix sluice.demo-1"
+    assert reading_on(kafka, Path("/r/7"), None) == [
+        "logs: /r/7",
+        f"sluice audit {there}",
+        f"sluice explain ID {there}",
+    ]
+    assert reading_on(kafka, Path("/r/7"), Path("s.yaml"))[1] == f"sluice audit {there} --settings s.yaml"
