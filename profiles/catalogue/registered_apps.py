@@ -323,7 +323,8 @@ def _on_terms(served: Catalogue, app: str, told: Mapping[str, float | None]) -> 
         document = AppDocument.model_validate_json(orjson.dumps(terms))
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        raise InvalidInputError(str(fault["loc"][0]), f"{fault['input']!r:.80}: {fault['msg']}") from error
+        field = str(fault["loc"][0])  # JSON has no NaN: what was told is shown
+        raise InvalidInputError(field, f"{told.get(field, fault['input'])!r:.80}: {fault['msg']}") from error
     if document.min_accuracy > served.best_accuracy(app):
         best = f"{served.best_accuracy(app):.4g}"
         raise InvalidInputError("min_accuracy", f"{document.min_accuracy:g}: the best variant of {app} has {best}")

@@ -103,7 +103,8 @@ def _check_request(request: Request) -> None:
         fault = error.errors(include_url=False)[0]
         names = {"name": "app", "slo_s": "slo", "min_accuracy": "min_accuracy", "weight": "weight"}
         what = names.get(str(next(iter(fault["loc"]), "")), "promise")
-        raise InvalidInputError(what, f"{fault['input']!r:.80}: {fault['msg']}") from error
+        why = fault["msg"] if what != "app" else "name it by letters, digits, _ and -, 63 at most, no _ or - first"
+        raise InvalidInputError(what, f"{fault['input']!r:.80}: {why}") from error
 
 
 def _key(request: Request, given: Sequence[Given], rows: ValidationSet) -> str:

@@ -321,7 +321,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda f: request_of(write_model(f, linear()), write_rows(f), metric="vibes"), "metric", "'vibes'"
     ),
     "a name that climbs": (
-        lambda f: request_of(write_model(f, linear()), write_rows(f), app="../mine"), "app", "../mine"
+        lambda f: request_of(write_model(f, linear()), write_rows(f), app="../mine"), "app", "../mine': name it by"
     ),
     "a promise that cannot be broken": (
         lambda f: request_of(write_model(f, linear()), write_rows(f), promise=Promise(weakly_hard=(WeaklyHard(5, 5),))),

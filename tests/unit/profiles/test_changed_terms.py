@@ -48,7 +48,7 @@ def test_what_is_named_changes_and_nothing_else(registered: Registered) -> None:
     [
         ("three", {"slo": 0.1}, "app", "known: one, two"),
         ("one", {"slo": 0.0}, "slo_s", "greater than 0"),
-        ("one", {"weight": float("nan")}, "weight", "valid number"),
+        ("one", {"weight": float("nan")}, "weight", "nan: Input should be a valid number"),
         ("one", {"min_accuracy": 0.91}, "min_accuracy", "the best variant of one has 0.9"),
     ],
 )
