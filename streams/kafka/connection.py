@@ -62,6 +62,35 @@ class Seldom(logging.Filter):
         return True
 
 
+class Overheard(logging.Filter):
+    """Takes from the client's log what is told elsewhere: why it cannot begin with a broker, which its error does not
+    say, and that offsets were not told by a broker that only leads no more, which it asks again.
+    """
+
+    _BEGINNING = frozenset({'Unable connect to "%s:%s": %s', 'Unable to request metadata from "%s:%s": %s'})
+    _ASKED_AGAIN = "Failed fetch offsets from %s: %s"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reasons: dict[str, str] = {}
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to let it pass."""
+        *place, error = record.args if isinstance(record.args, tuple) and record.args else (None,)
+        if record.msg in self._BEGINNING:
+            self._reasons[":".join(map(str, place))] = " ".join(str(error).split())[:200] or type(error).__name__
+            return False
+        return record.msg != self._ASKED_AGAIN or not getattr(error, "retriable", False)
+
+    def reasons(self, servers: str) -> str:
+        """Why none of ``servers`` could be begun with, as far as was heard; each is told once."""
+        heard = [(server, self._reasons.pop(server, "")) for server in servers.replace(" ", "").split(",")]
+        told = {why if len(heard) == 1 else f"{server}: {why}" for server, why in heard if why}
+        return "; ".join(sorted(told))
+
+
+_overheard = Overheard()
 _LOGGERS = ("", ".cluster", ".conn", ".consumer.fetcher", ".consumer.group_coordinator", ".producer.sender")
 
 
@@ -70,13 +99,15 @@ def speak_seldom() -> None:
     for name in _LOGGERS:
         logger = logging.getLogger(f"aiokafka{name}")
         if not any(isinstance(known, Seldom) for known in logger.filters):
+            logger.addFilter(_overheard)
             logger.addFilter(Seldom())
 
 
 def unreachable(servers: str, error: Exception) -> UnreachableError:
     """What to tell when no broker answers."""
+    why = _overheard.reasons(servers) or error
     return UnreachableError(
-        f"no Kafka broker answers at {servers} ({error}); start one with `sluice broker start`, or correct the "
+        f"no Kafka broker answers at {servers} ({why}); start one with `sluice broker start`, or correct the "
         "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )
 
