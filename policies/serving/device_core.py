@@ -12,6 +12,7 @@ Rules.
 - Heartbeats go on whatever happens; while the device is cut they state the slices there were. They tell how late the
   worker's event loop wakes, and what became of its queries. With them goes what is recorded of instances
   (``sluicegate.policies.model_less.instance_watch``), once it is told what stands there.
+- Once a worker leaves every heartbeat says so, and no plan is followed: nothing is read any more.
 
 What becomes of queries is decided by ``sluicegate.policies.serving.slices``, and on each slice by
 ``sluicegate.policies.serving.slice``. Illegal: a query while no plan names us; to join while one does; CaughtUp where
@@ -228,7 +229,7 @@ class DeviceCore:
             case Leaving():
                 self._named = False  # what the planner does about us from now on is for the others
                 slices.leaving = True
-                self._beat(now, actions, leaving=True)
+                self._beat(now, actions)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -243,7 +244,7 @@ class DeviceCore:
             actions.append(Say("fence_refused", told))
 
     def _follow(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
-        if not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
+        if self._slices.leaving or not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
             return
         if plan.incarnations.get(self._name) != self.incarnation:
             self._unknown = None
@@ -285,8 +286,8 @@ class DeviceCore:
         withheld += [action for action in actions if isinstance(action, Answer | End | SendBack)]
         return [action for action in actions if not isinstance(action, Answer | End | SendBack)]
 
-    def _beat(self, now: float, actions: list[DeviceAction], *, late: float = 0.0, leaving: bool = False) -> None:
-        device, parts = self._slices.device, self._slices.by_name.values()
+    def _beat(self, now: float, actions: list[DeviceAction], *, late: float = 0.0) -> None:
+        device, parts, leaving = self._slices.device, self._slices.by_name.values(), self._slices.leaving
         seen = DeviceSeen(
             device.name, device.type, self.incarnation, device.memory_bytes, device.price, device.spot, leaving
         )

@@ -329,6 +329,9 @@ def test_who_leaves_abandons_nothing_by_what_is_planned_from_then_on_and_reads_n
     assert running is not None
     world.tell(Leaving())
     assert not world.core.named
+    assert world.plan((("a", "a-small", BIG), ("b", "b-only", SMALL))) == []  # which goes on naming it
+    assert beat(world).seen.leaving
+    assert not world.core.named
     assert not of(Abandon, world.plan((), incarnations={"gpu0": "other"}))
     assert not of(Abandon, world.tell(Fenced()))
     with pytest.raises(IllegalEventError, match="no plan counts on this worker"):
