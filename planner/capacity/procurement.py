@@ -154,6 +154,10 @@ class Procurement:
         """Raises IllegalEventError for an unknown node."""
         return self._known(node).state
 
+    def ordered(self, node: str) -> Kind | None:
+        """What is on its way to the node. Raises IllegalEventError for an unknown node."""
+        return self._known(node).ordered
+
     def serving(self, node: str) -> bool:
         """Whether the node takes new batches."""
         return self.state(node) in (NodeState.SPOT, NodeState.ON_DEMAND)

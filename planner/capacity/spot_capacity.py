@@ -11,6 +11,7 @@ Rules.
 - Where the provider cannot be reached it is asked again at the next look, and a worker that could not be started is
   started again; what was ordered is looked up at each. What could not be given back is paid until it is, or until the
   device has another instance of its kind.
+- An instance is named by device and kind: the old one is not given back where another of its kind is up or on its way.
 """
 
 from collections.abc import Sequence
@@ -224,7 +225,7 @@ class SpotCapacity:
 
     def _has(self, node: str, kind: Kind) -> bool:
         """Whether it has an instance of this kind, or one is ordered."""
-        return self._procurement.state(node) is NodeState(kind.value) or self._ordered.get(node) is kind
+        return self._procurement.state(node) is NodeState(kind.value) or self._procurement.ordered(node) is kind
 
     def _drain(self, node: str, now: float) -> list[CapacityAction]:
         """Have plans leave it out, and its worker end once it holds nothing; what is under way goes on."""
@@ -254,7 +255,7 @@ class SpotCapacity:
                 actions.append(Told(f"{node} is ended with work in hand"))
             actions.append(Stop(node))
         if drain.ended:
-            actions += [Release(node, kind) for kind in drain.release]
+            actions += [Release(node, kind) for kind in drain.release if not self._has(node, kind)]
             drain.release.clear()
             if drain.bring is not None and not drain.bringing:
                 drain.bringing = True

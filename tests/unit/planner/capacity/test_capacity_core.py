@@ -362,6 +362,44 @@ def test_a_spot_instance_that_is_ordered_when_the_old_one_is_taken_is_not_given_
     assert worth(market.tell(InstanceUp("s", Kind.SPOT))) == [Start("s")]
 
 
+@pytest.mark.parametrize("up", [False, True])
+def test_what_a_worker_drains_from_is_not_given_back_where_another_of_its_kind_came_meanwhile(up: bool) -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 2000.0))
+    market.tell(SpotAnswered("s", False))
+    market.tell(Ordered("s"))
+    market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)
+    market.beat(1.0, 3)
+    assert AskSpot("s") in market.tell(Ticked(), 500.0)
+    market.tell(SpotAnswered("s", True))
+    if up:
+        market.tell(InstanceUp("s", Kind.SPOT), 1.0)
+    assert market.beat(SETTLE, 0) == [Stop("s")]
+    given = [a for a in market.tell(WorkerStopped("s")) if isinstance(a, Release)]
+    assert given == ([Release("s", Kind.ON_DEMAND)] if up else [])
+    assert Release("s", Kind.SPOT) not in market.tell(Ticked(), 1.0)
+
+
+def test_an_order_that_is_not_confirmed_yet_is_not_given_back_with_the_old_instance() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 60.0))
+    market.beat(SETTLE, 0)
+    market.tell(WorkerStopped("s"))
+    market.tell(SpotAnswered("s", False))
+    market.tell(Ordered("s"))
+    market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)
+    market.tell(WorkerStarted("s"))
+    assert AskSpot("s") in market.tell(Ticked(), 500.0)
+    market.tell(SpotAnswered("s", True))
+    market.tell(InstanceUp("s", Kind.SPOT), 1.0)
+    assert market.beat(SETTLE, 0) == [Stop("s")]
+    market.tell(Noticed("s", market.now + 60.0))
+    assert OrderOnDemand("s") in market.tell(SpotAnswered("s", False))
+    assert Release("s", Kind.ON_DEMAND) not in market.tell(WorkerStopped("s"))
+    market.tell(Ordered("s"))
+    assert Start("s") in market.tell(InstanceUp("s", Kind.ON_DEMAND), 1.0)
+
+
 def test_an_instance_that_was_not_ordered_is_not_paid() -> None:
     market = Market()
     assert market.tell(InstanceUp("s", Kind.ON_DEMAND)) == []
