@@ -71,9 +71,13 @@ class SlowdownTable:
         """Whether anything is known of the variant on that profile."""
         return (variant, profile) in self._footprints
 
+    def known(self, variant: str, profile: str) -> Footprint | None:
+        """None where nothing is known of the variant on that profile."""
+        return self._footprints.get((variant, profile))
+
     def of(self, variant: str, profile: str) -> Footprint:
         """Raises InvalidInputError where nothing is known."""
-        found = self._footprints.get((variant, profile))
+        found = self.known(variant, profile)
         if found is None:
             raise InvalidInputError(f"{variant}.rdf", f"has no entry for slice profile {profile}; profile it there")
         return found

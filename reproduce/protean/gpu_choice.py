@@ -61,27 +61,22 @@ class LeastSlowdown:
         self._table = table
 
     def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
-        """Index of the GPU; None where none takes batches. Near equals: the GPU whose slices carry less in all."""
-        best: tuple[float, float, float, int] | None = None
+        """Index of the GPU; None where none takes batches. Of those with as many batches before it, by the slowdown to
+        a thousandth; near equals: the GPU whose slices carry less in all."""
+        best: tuple[int, float, float, int] | None = None
         for at, gpu in enumerate(gpus):
             if not gpu.takes:
                 continue
-            carried = sum(part.fbr for part in gpu.slices)
+            waiting, carried = gpu.waiting, sum(part.fbr for part in gpu.slices)
             for part in gpu.slices:
-                cost = self._cost(item, part, gpu.waiting)
-                if cost is not None and (best is None or (*cost, carried, at) < best):
-                    best = (*cost, carried, at)
+                mine = self._table.known(item.variant, part.profile)
+                if mine is None or mine.memory_bytes > part.memory_bytes:
+                    continue
+                before = waiting + (part.free_bytes < mine.memory_bytes)
+                cost = (before, round(eta(mine.rdf, mine.fbr, part.fbr), 3), carried, at)
+                if best is None or cost < best:
+                    best = cost
         return None if best is None else best[-1]
-
-    def _cost(self, item: Waiting, part: SliceLoad, waiting: int) -> tuple[float, float] | None:
-        """(batches before it, slowdown to a thousandth); None where it can never run there."""
-        if not self._table.runs(item.variant, part.profile):
-            return None
-        mine = self._table.of(item.variant, part.profile)
-        if mine.memory_bytes > part.memory_bytes:
-            return None
-        full = part.free_bytes < mine.memory_bytes
-        return float(waiting + full), round(eta(mine.rdf, mine.fbr, part.fbr), 3)
 
 
 class Dispatch(Protocol):
