@@ -150,7 +150,7 @@ class Handler(web.RequestHandler):
 
 def _refused_by_parser(exc: BaseException | None, message: str) -> tuple[int, str]:
     if isinstance(exc, LineTooLong):
-        return _TOO_LONG[exc.args[1]]
+        return _TOO_LONG.get(exc.args[1], _TOO_LONG[_MOST_FIELD])
     if message == _TOO_MANY:
         return 431, f"headers: more than {_MOST_FIELDS}"
     return 400, f"request: cannot be read as HTTP/1.1 ({' '.join(message.split())!a:.200})"
