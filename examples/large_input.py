@@ -40,5 +40,7 @@ async def main(app: str, url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     at = sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"
     asyncio.run(main(sys.argv[1], at, Path(sys.argv[3]) if len(sys.argv) > 3 else Path("/tmp/sluice-in")))

@@ -14,7 +14,7 @@ from sluicegate.streams.local_kafka.broker import LocalBroker, LocalBrokerStatus
 
 broker = typer.Typer(
     name="broker",
-    help="Start, stop and look at a local Apache Kafka; create topics on any.",
+    help="Start, stop and look at a local Apache Kafka.",
     no_args_is_help=True,
 )
 
