@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -28,6 +29,14 @@ EXIT_FAILED = 1
 """The command ran and found a fault (an audit that does not balance, say)."""
 EXIT_USAGE = 2
 """The command could not run: its input, a setting or a missing component."""
+
+
+def moment(at: float) -> str:
+    """The time of a record, seconds since 1970, as it is shown in terminals."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # infinite, or whatever time a producer gave its record
+        return "not known"
 
 
 def print_json(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from sluicegate.sluice.audit.fault_windows import read_windows
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, moment, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.topics import Topics
@@ -82,9 +81,9 @@ def table(report: AuditReport) -> Table:
     silent = report.promises_unannounced
     promised = {"promises broken, unannounced": silent, "promises broken, announced": report.promises_broken - silent}
     if report.since is not None:
-        shown.add_row("first query record", _moment(report.since), "")
+        shown.add_row("first query record", moment(report.since), "")
     if report.whole_since:
-        whole = _moment(max(report.whole_since.values()))
+        whole = moment(max(report.whole_since.values()))
         shown.add_row("whole since, by retention", whole, escape(", ".join([*report.whole_since][:_TOPICS_SHOWN])))
     rows = {
         **(promised if report.promises else {}),
@@ -149,16 +148,9 @@ def windows_table(report: AuditReport) -> Table:
         counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)
         shown.add_row(
             escape(w.name),
-            _moment(w.began),
+            moment(w.began),
             f"{w.ended - w.began:.1f}",
             *map(str, (w.queries, *counts)),
             style="red" if any(counts) else "",
         )
     return shown
-
-
-def _moment(at: float) -> str:
-    try:
-        return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # infinite, or whatever time a producer gave its record
-        return "not known"

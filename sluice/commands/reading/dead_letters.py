@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from sluicegate.sluice.audit.dead_letter_replay import (
     write_replays,
 )
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, moment, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.records.cloudevents import parse_time
@@ -153,7 +152,6 @@ def _show(found: Sequence[Replay], told: str) -> None:
 
 def _in_lines(one: Replay) -> str:
     letter = one.letter
-    found = datetime.fromtimestamp(letter.at, UTC).isoformat(sep=" ", timespec="seconds")
-    named = "  ".join(filter(None, (found, "/".join(map(str, letter.origin)), letter.query_id)))
+    named = "  ".join(filter(None, (moment(letter.at), "/".join(map(str, letter.origin)), letter.query_id)))
     again = f"no, {one.refused}" if one.refused else "yes"
     return f"{named}\n  {letter.reason}: {letter.message[:200]}\n  asked again: {again}"

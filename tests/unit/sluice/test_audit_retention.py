@@ -98,8 +98,8 @@ def test_it_is_told_since_when_was_audited_and_what_topics_hold_since_when() -> 
 
 def cells(report: AuditReport) -> dict[str, tuple[str, str]]:
     """Of the table: what -> (count, for example)."""
-    first, *rest = ([str(cell) for cell in column.cells] for column in table(report).columns)
-    return dict(zip(first, zip(*rest, strict=True), strict=True))  # type: ignore[arg-type]
+    columns = ([str(cell) for cell in column.cells] for column in table(report).columns)
+    return {what: (count, example) for what, count, example in zip(*columns, strict=True)}
 
 
 async def audited(settings: MemorySettings, *, skipped: int) -> AuditReport:

@@ -1,6 +1,7 @@
 """What commands print on a terminal of 80 columns: whole words and numbers; and what a plan otherwise would change."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,11 @@ def test_dead_letters_say_whole_which_record_they_are_of(monkeypatch: pytest.Mon
     why = "  invalid: body: is no [/]JSON"
     again = ("  asked again: yes", "  asked again: no, its query has an outcome")
     assert captured.get().splitlines() == [first, why, again[0], first, why, again[1], "told"]
+    with out.capture() as captured:
+        _show([Replay(replace(letter, at=1e20), "clouds-of-points")], "told")
+    assert captured.get().startswith("not known  shop.eu.app.clouds-of-points.queries/3/1234567"), (
+        "a time as strangers say"
+    )
 
 
 def test_the_demo_says_how_its_topics_are_read_wherever_they_are() -> None:
