@@ -87,15 +87,13 @@ def _least(
     best: tuple[float, int, int] | None = None
     for i, part in enumerate(slices):
         mark = marks[i] if marks is not None else 0.0
-        if (spared and mark >= 1.0) or not table.runs(variant, part.profile):
-            continue
-        mine = table.of(variant, part.profile)
-        if part.free_bytes < mine.memory_bytes:
+        mine = table.known(variant, part.profile)
+        if (spared and mark >= 1.0) or mine is None or part.free_bytes < mine.memory_bytes:
             continue
         bandwidth = mine.fbr + part.fbr
-        if mark > 0.0 and best_effort is not None and table.runs(best_effort, part.profile):
-            other = table.of(best_effort, part.profile)
-            if other.memory_bytes > 0:
+        if mark > 0.0 and best_effort is not None:
+            other = table.known(best_effort, part.profile)
+            if other is not None and other.memory_bytes > 0:
                 bandwidth += mark * part.free_bytes / other.memory_bytes * other.fbr
         key = (mine.rdf * bandwidth if bandwidth > 1.0 else mine.rdf, -part.memory_bytes, i)
         if best is None or key < best:
@@ -106,6 +104,7 @@ def _least(
 def choose_best_effort(table: SlowdownTable, variant: str, slices: Sequence[SliceLoad]) -> int | None:
     """Index of the first slice with room for a best-effort batch, slices ascending; None where it must wait."""
     for i, part in enumerate(slices):
-        if table.runs(variant, part.profile) and part.free_bytes >= table.of(variant, part.profile).memory_bytes:
+        mine = table.known(variant, part.profile)
+        if mine is not None and part.free_bytes >= mine.memory_bytes:
             return i
     return None

@@ -51,11 +51,13 @@ class SlicePlacement(Protocol):
 
 def holds(table: SlowdownTable, variant: str, part: SliceLoad) -> bool:
     """Whether an empty slice could take a batch."""
-    return table.runs(variant, part.profile) and table.of(variant, part.profile).memory_bytes <= part.memory_bytes
+    mine = table.known(variant, part.profile)
+    return mine is not None and mine.memory_bytes <= part.memory_bytes
 
 
 def has_room(table: SlowdownTable, variant: str, part: SliceLoad, shared: bool) -> bool:
     """Whether a batch can start on a slice now; a slice that is not ``shared`` takes one at a time."""
     if part.residents and not shared:
         return False
-    return table.runs(variant, part.profile) and table.of(variant, part.profile).memory_bytes <= part.free_bytes
+    mine = table.known(variant, part.profile)
+    return mine is not None and mine.memory_bytes <= part.free_bytes
