@@ -64,7 +64,7 @@ test: $(VENV)/.dev ## everything that must hold
 	$(PYTEST) -m "timing and not thorough" $(TIMED) --begin-anew
 
 test-all: $(VENV)/.dev ## with what takes minutes, and with Apache Kafka wherever a broker can be either
-	$(call SUITE,-m "not timing" --hypothesis-profile=anew)
+	$(call SUITE,-m "not timing" --hypothesis-profile=anew --numprocesses 6)
 	$(PYTEST) -m timing $(TIMED) --begin-anew
 
 test-thorough: $(VENV)/.dev ## what make test leaves to test-all, but for claims of speeds; ONLY=tests/simulation

@@ -45,8 +45,8 @@ _FIRST = ("integration", "contract", "chaos", "explore", "simulation", "property
 """Folders in the order of what a file of theirs may take."""
 _WAITING = {"integration", "contract", "chaos"}
 """Folders whose files wait more than they compute."""
-_LONGEST = ("test_guide_commands.py", "test_guide_systems.py")
-"""Files of minutes, where what is thorough runs: they begin first."""
+_LONGEST = ("test_guide_commands.py", "test_guide_systems.py", "test_transactions.py")
+"""Files of minutes, where what is thorough runs: they begin first, so that nobody waits for one at the end."""
 _SELDOM = (20_000, 20, 20)
 """Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
 _WAITING_UNTIL = 0.5
