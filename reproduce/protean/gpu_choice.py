@@ -67,10 +67,7 @@ class LeastSlowdown:
         for at, gpu in enumerate(gpus):
             if not gpu.takes:
                 continue
-            waiting = gpu.waiting
-            if best is not None and waiting > best[0]:
-                continue  # however little it would be slowed there
-            carried = sum(part.fbr for part in gpu.slices)
+            waiting, carried = gpu.waiting, sum(part.fbr for part in gpu.slices)
             for part in gpu.slices:
                 mine = self._table.known(item.variant, part.profile)
                 if mine is None or mine.memory_bytes > part.memory_bytes:

@@ -132,9 +132,8 @@ class World:
 
     def fork(self) -> "World":
         """A copy that goes on by itself, with no record of what ended before."""
-        unchanging: list[object] = [self.workload, self.table, self.placements, self.rules, self.control, *self._heap]
-        unchanging += [job for gpu in self.gpus for part in gpu.parts.values() for job in part.jobs]
-        memo: dict[int, Any] = {id(x): x for x in unchanging}
+        shared = (self.workload, self.table, self.placements, self.rules, self.control)
+        memo: dict[int, Any] = {id(x): x for x in shared}
         memo[id(self.ended)] = []
         return deepcopy(self, memo)
 
