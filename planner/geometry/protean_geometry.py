@@ -108,10 +108,9 @@ def _spilled(
     _fill(table, slices, best_effort, batches)
     least = math.inf
     for one in slices:
-        if table.runs(strict, one.profile):
-            mine = table.of(strict, one.profile)
-            if one.free_bytes >= mine.memory_bytes:
-                least = min(least, mine.rdf * max(mine.fbr + one.fbr, 1.0))
+        mine = table.known(strict, one.profile)
+        if mine is not None and one.free_bytes >= mine.memory_bytes:
+            least = min(least, mine.rdf * max(mine.fbr + one.fbr, 1.0))
     return least
 
 
@@ -135,7 +134,8 @@ def _fill(table: SlowdownTable, slices: list[_Part], variant: str, batches: int)
 
 
 def _has_room(table: SlowdownTable, variant: str, part: _Part) -> bool:
-    return table.runs(variant, part.profile) and part.free_bytes >= table.of(variant, part.profile).memory_bytes
+    mine = table.known(variant, part.profile)
+    return mine is not None and part.free_bytes >= mine.memory_bytes
 
 
 def _slices(placements: PlacementTable, part: Sequence[str]) -> list[_Part]:

@@ -141,7 +141,8 @@ class StrictRoom(StrictFirst):
         return [s.free_bytes // size if self._kept(strict, s) else 0 for s in slices]
 
     def _kept(self, strict: str, part: SliceLoad) -> bool:
-        return self._table.runs(strict, part.profile) and self._table.of(strict, part.profile).rdf <= self._usable
+        mine = self._table.known(strict, part.profile)
+        return mine is not None and mine.rdf <= self._usable
 
     def _takes_room(self, part: SliceLoad, room: int, total: int, memory_bytes: int) -> bool:
         strict = self._strict_variant
