@@ -20,6 +20,8 @@ MAX_TERM = 10**9
 FAR = 10**6
 """Terms, or numbers within a term, that nobody who leads by the rules skips."""
 _BELOW = FAR // 2
+STANDS_IN = "greedy-fill stands in"
+"""Ends the reason of a plan that a heuristic made while the planner's own was awaited."""
 
 
 def term_follows(term: int, newest: int) -> bool:

@@ -8,13 +8,12 @@ force), after ``CALM`` times that otherwise: it would only cost loads.
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import IllegalEventError
+from sluicegate.domain.plan import STANDS_IN
 from sluicegate.planner.control.events import StandIn
 from sluicegate.planner.control.replan_trigger import Solve, Solved
 
 CALM = 10
 """Times the patience where a plan is in force and nothing is urgent."""
-STANDS_IN = "greedy-fill stands in"
-"""Ends the reason of a plan that a heuristic made while the planner's own was awaited."""
 
 
 @dataclass(slots=True)

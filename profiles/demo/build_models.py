@@ -14,12 +14,11 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue_folder import digest_of, model_path
 from sluicegate.profiles.demo import digits, langid, signals, synthetic_graphs
-from sluicegate.profiles.demo.dataset import Dataset
 from sluicegate.profiles.demo.features import Array
 from sluicegate.profiles.demo.fitting import Fitted
 
 FAMILIES: dict[str, ModuleType] = {"digits": digits, "signals": signals, "langid": langid}
-"""App -> module with APP, dataset(), recipes() and fit(recipe)."""
+"""App -> module with APP, dataset(), asked(), recipes() and fit(recipe)."""
 DEFAULT = ("digits", "signals")
 """What the demo serves."""
 HEAVY: dict[str, synthetic_graphs.HeavyFamily] = {
@@ -67,8 +66,7 @@ def samples(app: str) -> Samples:
     """Rows of ``app`` that no model was built from and none was measured on, and their labels."""
     if app not in FAMILIES:
         raise InvalidInputError("app", f"{app!r} has no labelled samples; {', '.join(FAMILIES)} have")
-    dataset: Dataset = FAMILIES[app].dataset()
-    return Samples(dataset.asked, dataset.asked_labels)
+    return Samples(*FAMILIES[app].asked())
 
 
 def _build_one(family: ModuleType | synthetic_graphs.HeavyFamily, recipe: Any) -> BuiltModel:

@@ -1,4 +1,4 @@
-"""Labelled rows, split once: those a model is built from, those it is measured on, and those that are asked about."""
+"""Labelled rows, split once: those a model is built from, and those it is measured on."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,10 @@ from sluicegate.profiles.demo.features import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Inputs are [n, *row shape]; labels are [n], 0..classes-1. ``held_out``: what profiled accuracies are measured on;
-    ``asked``: what no profile has seen either."""
+    """Inputs are [n, *row shape]; labels are [n], 0..classes-1. ``held_out``: what profiled accuracies are measured on."""
 
     inputs: Array
     labels: Array
     held_out: Array
     held_out_labels: Array
-    asked: Array
-    asked_labels: Array
     classes: int

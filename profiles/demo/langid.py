@@ -76,12 +76,23 @@ def fit(recipe: NGrams) -> Fitted:
 @lru_cache(maxsize=1)
 def dataset() -> Dataset:
     """Texts as bytes [n, 64], labels as in LANGUAGES. ConfigurationError without Django."""
+    build, held_out, _ = _sides()
+    return Dataset(*_arrays(build), *_arrays(held_out), classes=CLASSES)
+
+
+@lru_cache(maxsize=1)
+def asked() -> tuple[Array, Array]:
+    """Texts and labels to ask about. Raises ConfigurationError as ``dataset`` does."""
+    return _arrays(_sides()[2])
+
+
+def _sides() -> tuple[list[tuple[bytes, int]], ...]:
+    """For building, held out, to ask about: no text is on two of them."""
     build, held_out, asked = _texts()
     seen = {text for text, _ in build}
     held_out = [(text, label) for text, label in held_out if text not in seen]
     seen |= {text for text, _ in held_out}
-    asked = [(text, label) for text, label in asked if text not in seen]
-    return Dataset(*_arrays(build), *_arrays(held_out), *_arrays(asked), classes=CLASSES)
+    return build, held_out, [(text, label) for text, label in asked if text not in seen]
 
 
 def _arrays(rows: list[tuple[bytes, int]]) -> tuple[Array, Array]:

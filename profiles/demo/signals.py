@@ -57,8 +57,13 @@ _WIDTH = len(_TEMPLATES[0]) + _PADDING[1]
 @lru_cache(maxsize=1)
 def dataset() -> Dataset:
     """Signals and labels, split."""
-    build, held_out = generate(_BUILD, _SEED), generate(HELD_OUT, _HELD_OUT_SEED)
-    return Dataset(*build, *held_out, *generate(ASKED, _ASKED_SEED), classes=10)
+    return Dataset(*generate(_BUILD, _SEED), *generate(HELD_OUT, _HELD_OUT_SEED), classes=10)
+
+
+@lru_cache(maxsize=1)
+def asked() -> tuple[Array, Array]:
+    """Signals and labels to ask about."""
+    return generate(ASKED, _ASKED_SEED)
 
 
 def generate(count: int, seed: int) -> tuple[Array, Array]:

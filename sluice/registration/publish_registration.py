@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
-from sluicegate.domain.plan import NO_EPOCH, Epoch, Plan, follows
-from sluicegate.planner.control.questions import STANDS_IN
+from sluicegate.domain.plan import NO_EPOCH, STANDS_IN, Epoch, Plan, follows
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.audit.result_log import read_results

@@ -15,7 +15,7 @@ from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.outcome import OutcomeKind, Reason
-from sluicegate.domain.plan import FAR, MAX_TERM, Epoch, Plan, follows
+from sluicegate.domain.plan import FAR, MAX_TERM, STANDS_IN, Epoch, Plan, follows
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
@@ -50,7 +50,6 @@ from sluicegate.planner.control.events import (
     WorkLeft,
 )
 from sluicegate.planner.control.leader_lease import Lead, LeaseRead, StepDown, Write
-from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.planner.control.replan_trigger import Solve, Solved
 from sluicegate.planner.greedy_fill import GreedyFill
 from sluicegate.profiles.catalogue.catalogue import Catalogue

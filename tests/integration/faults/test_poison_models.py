@@ -162,9 +162,8 @@ async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_
             usual = goodput(innocents, began - 3.0, began)
             assert usual >= 0.9 * alone, f"too busy: {usual:.0f} of {alone:.0f} a second before the poison ({kind})"
             after = goodput(innocents, began + back, began + back + 2.0) / alone
-            measured(
-                f"poison ({kind}) on {'both devices' if both else 'one of two'}, ONNX",
-                f"{after:.0%} of what one carries ({alone:.0f} a second) {back:g} s later; {ended[kind]} executors ended",
-            )
+            shown = f"{after:.0%} of what one carries ({alone:.0f} a second) {back:g} s later"
+            where = "both devices" if both else "one of two"
+            measured(f"poison ({kind}) on {where}, ONNX", f"{shown}; {ended[kind]} executors ended")
             assert ended[kind] <= count, (kind, ended)
             assert after >= 0.9, (kind, told, ended)

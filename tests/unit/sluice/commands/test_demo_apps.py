@@ -7,9 +7,8 @@ import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.events import PlanAcknowledged
-from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.plan import STANDS_IN, Epoch, Placement, Plan
 from sluicegate.executors.demo_catalogue import demo_folder
-from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.profiles.demo.build_models import DEFAULT
