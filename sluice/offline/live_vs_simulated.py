@@ -20,9 +20,9 @@ from rich.table import Table
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.plan import STANDS_IN
 from sluicegate.executors.devices.fake_gpus import FakeLibrary
 from sluicegate.executors.emulated import EmulatedExecutor
-from sluicegate.planner.control.questions import STANDS_IN
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
 from sluicegate.policies.placement.hosted_variants import profiled_as
