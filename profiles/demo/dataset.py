@@ -7,7 +7,7 @@ from sluicegate.profiles.demo.features import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Inputs are [n, *row shape]; labels are [n], 0..classes-1. ``held_out``: what profiled accuracies are measured on."""
+    """Inputs are [n, *row shape]; labels are [n], 0..classes-1. ``held_out``: what accuracies are measured on."""
 
     inputs: Array
     labels: Array
