@@ -7,8 +7,9 @@ Rules.
 - Plans: ``sluicegate.planner.control.controller``. Their fences are those up to which dead devices' work was moved
   (``reclaiming``).
 - A device that was declared dead is let in again under another incarnation, once the sweep under way is over; under the
-  same one where no plan ever named it, since its worker has begun nothing, and no plan tells it to rejoin. Who takes
-  over sweeps every device that is neither in the newest plan nor heard of: the one before may have been cut short.
+  same one where no plan ever named it, since its worker has begun nothing, and no plan tells it to rejoin. Where it is
+  silent from then on it is swept again. Who takes over sweeps every device that is neither in the newest plan nor heard
+  of: the one before may have been cut short.
 - A device on which nothing advances (``STUCK``) is taken for one that is leaving, while another advances.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
 - A stranger's plan is put behind by leading in a higher term, from the plan that this one had in force. One that counts
@@ -123,7 +124,8 @@ class PlannerCore:
         self._hearing = Hearing(self._settings.lease / RENEWALS + _HEARING_MARGIN)
         self._notes = DeviceNotes()
         self._questions = Questions(self._settings.patience)
-        self._reclaiming = Reclaiming(app.name for app in catalogue.apps.values() if app.promise.active)
+        promised = (app.name for app in catalogue.apps.values() if app.promise.active)
+        self._reclaiming = Reclaiming(promised, self._settings.rules.device_timeout)
         tables = self._settings.tables
         self._tables = PlannedTables(self._known, tables) if tables is not None else None
         self._now = float("-inf")

@@ -8,6 +8,7 @@ Rules.
   write there; so is one that was cut short, which begins again at the committed offset.
 - Who takes over keeps the fences of the newest plan that lie below what was committed on their topics.
 - Once the device is back it is let in at the end of the sweep under way, not before: its worker reads from the fence.
+  Its next heartbeat ends its sweeps. Where none comes for ``patience`` it is absent as before: no one else misses it.
 - Where what expires belongs to an app with a promise, safe mode is announced first, and its end once it is let in, or
   its work topic is gone.
   Who takes over knows from the status topic which announcements stand, and ends those of devices that are back.
@@ -50,20 +51,24 @@ ReclaimAction = Sweep | Move | End | LetIn | SafeMode
 
 @dataclass(slots=True)
 class _Sweep:
-    """A sweep of a dead device's work topic. ``due``: when it begins, None while it is under way. ``next``: first
-    offset that is not decided; ``end``: the fence; both None before its offsets are known."""
+    """A sweep of a dead device's work topic. ``due``: when it begins, None while it is under way. ``returning``: the
+    device was heard meanwhile; ``let_in``: and has not been since it was let in. ``next``: first offset that is not
+    decided; ``end``: the fence; both None before its offsets are known."""
 
     due: float | None
     returning: bool = False
+    let_in: bool = False
     next: int | None = None
     end: int | None = None
 
 
 class Reclaiming:
-    """The sweeps of one leader. ``promised``: apps with a promise."""
+    """The sweeps of one leader. ``promised``: apps with a promise. ``patience``: seconds in which a device that is let
+    in is heard again."""
 
-    def __init__(self, promised: Iterable[str]) -> None:
+    def __init__(self, promised: Iterable[str], patience: float) -> None:
         self.promised = set(promised)
+        self._patience = patience
         self._fences: dict[str, int] = {}
         self._sweeps: dict[str, _Sweep] = {}
         self._announced: set[tuple[str, str]] = set()
@@ -117,15 +122,20 @@ class Reclaiming:
     def absent(self, device: str) -> bool:
         """A heartbeat of ``device`` came: whether it must wait for a sweep to end, after which it is let in."""
         sweep = self._sweeps.get(device)
-        if sweep is not None:
-            sweep.returning = True
-        return sweep is not None
+        if sweep is None:
+            return False
+        if sweep.let_in:
+            del self._sweeps[device]
+            return False
+        sweep.returning = True
+        return True
 
     def due(self, now: float) -> list[Sweep]:
         """Sweeps that begin now."""
         begun = [device for device, s in sorted(self._sweeps.items()) if s.due is not None and s.due <= now]
         for device in begun:
-            self._sweeps[device].due = None
+            sweep = self._sweeps[device]
+            sweep.due, sweep.let_in = None, False
         return [Sweep(device) for device in begun]
 
     def next_due(self) -> float | None:
@@ -189,10 +199,10 @@ class Reclaiming:
     def _over(self, device: str, sweep: _Sweep, now: float) -> list[ReclaimAction]:
         assert sweep.end is not None
         self._fences[device] = sweep.end
+        self._again(sweep, now)
         if not sweep.returning:
-            self._again(sweep, now)
             return []
-        del self._sweeps[device]
+        sweep.due, sweep.returning, sweep.let_in = now + self._patience, False, True
         return [LetIn(device), *self._kept(device)]
 
     def _kept(self, device: str, why: str = "is back") -> list[SafeMode]:

@@ -12,7 +12,7 @@ from sluicegate.domain.events import DemandCounted, DeviceSeen
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.domain.plan import Epoch
+from sluicegate.domain.plan import Epoch, Plan
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.controller_settings import ControllerSettings
 from sluicegate.planner.control.core import CoreSettings, PlannerCore
@@ -26,6 +26,7 @@ from sluicegate.planner.control.events import (
     PlannerEvent,
     PlanRead,
     PlansRead,
+    Sweep,
     SweepBegan,
     SweepFailed,
     Swept,
@@ -183,11 +184,75 @@ def test_whoever_stops_beating_is_left_out_within_the_timeout_and_one_look(
     assert TIMEOUT < gone[1] - last <= TIMEOUT + 0.1 + 1e-5
 
 
+class Lives:
+    """One planner over d0, which lives on, and d1, which comes and goes; sweeps of d1 take ``sweep`` seconds."""
+
+    def __init__(self, sweep: float) -> None:
+        rules = ControllerSettings(device_timeout=TIMEOUT)
+        self.core = PlannerCore(CATALOGUE, holder="me", settings=CoreSettings(rules=rules, lease=LEASE))
+        self.now, self.sweep = START, sweep
+        self.newest = Plan(epoch=Epoch(1, 0), created=0.0)
+        self.sweeps: list[float] = []
+        self.ends: list[float] = []
+        self.tell(LogReached())
+
+    def tell(self, event: PlannerEvent) -> None:
+        for action in self.core.handle(event, self.now):
+            match action:
+                case Write(lease):
+                    self.tell(LeaseRead(lease))
+                case CatchUp(term):
+                    self.tell(PlansRead(term))
+                case Solve(problem, reason):
+                    self.tell(Solved(GreedyFill().allocate(problem), reason, 0.1, action.number))
+                case Publish(plan):
+                    self.newest = plan
+                    self.tell(PlanRead(plan))
+                case Sweep(device):
+                    assert device == "d1"
+                    self.sweeps.append(self.now)
+                    self.ends.append(self.now + self.sweep - 1e-6)
+                case _:
+                    pass
+
+    def pass_by(self, seconds: float, incarnation: str = "") -> None:
+        """Tenths of a second; d0 beats every half, and so does d1 where it has an incarnation."""
+        for step in range(round(seconds * 10)):
+            if round(self.now * 10) % 5 == 0:
+                self.tell(DeviceHeard(DeviceSeen("d0", "cpu", "i")))
+                self.tell(DemandCounted("a", 10, 0.5))
+            if incarnation and step % 5 == 0:
+                self.tell(DeviceHeard(DeviceSeen("d1", "gpu", incarnation)))
+            if self.ends and self.now >= self.ends[0]:
+                self.ends.pop()
+                self.tell(SweepBegan("d1", 7, 7))
+            self.tell(ClockRead(self.now))
+            self.now += 0.1
+
+
+_UP, _DOWN = st.sampled_from((0.1, 0.6, 1.1, 3.0)), st.sampled_from((0.3, 0.8, 2.4, 3.1))
+
+
+@given(lives=st.lists(st.tuples(_UP, _DOWN), min_size=1, max_size=5), sweep=st.sampled_from((0.1, 0.4, 1.2)))
+def test_whoever_is_silent_for_good_is_in_no_plan_and_swept_again_and_again(
+    lives: list[tuple[float, float]], sweep: float
+) -> None:
+    world = Lives(sweep)
+    for number, (up, down) in enumerate(lives):
+        world.pass_by(up, f"i{number}")
+        world.pass_by(down)
+    world.pass_by(2 * (TIMEOUT + AGAIN + sweep))
+    since = world.now
+    world.pass_by(2 * (AGAIN + sweep) + 0.5)
+    assert "d1" not in world.newest.incarnations
+    assert sum(at >= since for at in world.sweeps) >= 2
+
+
 @given(data=st.data(), committed=st.integers(0, 50), waiting=st.integers(0, 12))
 def test_each_record_from_the_committed_offset_to_the_fence_is_decided_once_a_sweep(
     data: st.DataObject, committed: int, waiting: int
 ) -> None:
-    machine, now = Reclaiming(()), START
+    machine, now = Reclaiming((), TIMEOUT), START
     machine.dead("d1", now)
     moved: list[int] = []
     while "d1" not in machine.fences:

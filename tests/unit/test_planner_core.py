@@ -612,6 +612,21 @@ def test_a_device_that_is_back_is_let_in_at_the_end_of_the_sweep_and_not_before(
     assert plans(said)[-1].incarnations["d1"] == "j"
 
 
+def test_a_device_that_dies_again_before_any_plan_named_it_is_swept_on() -> None:
+    """A router with the plan from before its first death may still write to it."""
+    world = World()
+    dead(world)
+    world.run(0.6, "d0", "d1", incarnation="j")
+    world.tell(SweepBegan("d1", 40, 40))
+    assert of(LetIn, world.said) == [LetIn("d1")]
+    assert not of(Sweep, world.run(TIMEOUT - 0.1, "d0"))
+    assert of(Sweep, world.run(0.2, "d0")) == [Sweep("d1")]
+    world.tell(SweepBegan("d1", 40, 41))
+    world.tell(WorkLeft("d1", (Left(40, query("late", "a", 9.0)),)))
+    world.tell(Swept("d1"))
+    assert of(Sweep, world.run(0.6, "d0")) == [Sweep("d1")]
+
+
 def test_who_takes_over_sweeps_what_is_neither_in_the_newest_plan_nor_heard_of() -> None:
     world = World(newest=old_plan(d0="i"), work_topics=("d0", "d1"))
     assert of(Sweep, world.run(1.0, "d0")) == [Sweep("d1")]

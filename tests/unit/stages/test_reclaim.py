@@ -58,7 +58,7 @@ class Core:
     """Decides of ``d0`` what is left, sweep after sweep."""
 
     def __init__(self) -> None:
-        self.reclaiming = Reclaiming(())
+        self.reclaiming = Reclaiming((), 2.0)
         self.now = 1000.0
         self.reclaiming.dead("d0", self.now)
         self.reclaiming.due(self.now)

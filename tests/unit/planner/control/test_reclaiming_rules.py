@@ -26,12 +26,12 @@ from sluicegate.planner.control.events import (
 )
 from sluicegate.planner.control.reclaiming import Reclaiming
 
-NOW, WALL = 300.0, 1.7e9
+NOW, WALL, PATIENCE = 300.0, 1.7e9, 3.0
 
 
 def sweeping(device: str = "d3") -> Reclaiming:
     """From offset 40 to 45."""
-    found = Reclaiming(["p"])
+    found = Reclaiming(["p"], PATIENCE)
     found.dead(device, NOW)
     assert found.due(NOW) == [Sweep(device)]
     assert found.handle(SweepBegan(device, 40, 45), NOW, WALL) == []
@@ -79,7 +79,7 @@ def test_safe_mode_is_announced_once_for_a_promised_app_that_loses_a_query_and_e
 
 
 def test_who_takes_over_ends_safe_mode_that_another_leader_announced_once_its_device_is_back() -> None:
-    found = Reclaiming(["p", "q", "r"])
+    found = Reclaiming(["p", "q", "r"], PATIENCE)
     for app, device in (("p", "d3"), ("r", "d3"), ("q", "d3"), ("q", "d4"), ("p", "d5")):
         found.read(app, device, on=True)
     found.read("r", "d3", on=False)
@@ -126,7 +126,24 @@ def test_a_sweep_is_repeated_half_a_second_after_its_end_while_the_device_is_abs
     found.due(NOW + 3.5)
     assert found.absent("d3"), "it has to wait for the end"
     assert found.handle(SweepBegan("d3", 46, 45), NOW + 4.0, WALL) == [LetIn("d3")]
+    assert not found.absent("d3")
     assert (found.next_due(), found.fences) == (None, {"d3": 45})
+
+
+def test_who_is_let_in_and_never_heard_again_is_swept_as_if_it_had_not_been_back() -> None:
+    found = sweeping()
+    found.absent("d3")
+    assert found.handle(Swept("d3"), NOW + 2.0, WALL) == [LetIn("d3")]
+    assert (found.next_due(), found.due(NOW + 4.9)) == (NOW + 2.0 + PATIENCE, [])
+    assert found.due(NOW + 5.0) == [Sweep("d3")]
+    assert found.handle(SweepBegan("d3", 45, 47), NOW + 5.1, WALL) == []
+    assert found.handle(Swept("d3"), NOW + 5.2, WALL) == [], "nobody is there to be let in"
+    assert found.next_due() == pytest.approx(NOW + 5.7)
+    found.due(NOW + 5.7)
+    assert found.absent("d3"), "it waits again"
+    assert found.handle(SweepBegan("d3", 47, 47), NOW + 5.8, WALL) == [LetIn("d3")]
+    assert not found.absent("d3")
+    assert found.next_due() is None
 
 
 def test_a_sweep_that_was_cut_short_is_repeated_and_one_of_no_topic_is_not() -> None:
