@@ -1,15 +1,18 @@
 """``sluice audit``: prove from the topics that every query has exactly one outcome."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from sluicegate.sluice.audit.fault_windows import read_windows
+from sluicegate.sluice.audit.fault_windows import WindowReport, read_windows
+from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, moment, one_line_errors, out, print_json
@@ -52,9 +55,9 @@ def audit(
     else:
         out.print(table(report))
         if report.promises:
-            out.print(promises_table(report))
+            out.print(promises_table(report.promises))
         if windows is not None:
-            out.print(windows_table(report))
+            out.print(windows_table(report.windows))
     if not report.balanced or report.promises_broken:
         raise typer.Exit(EXIT_FAILED)
 
@@ -109,17 +112,19 @@ def table(report: AuditReport) -> Table:
     return shown
 
 
+_NARROW: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 _STREAMS_SHOWN = 20
 _TOPICS_SHOWN = 5
 
 
-def promises_table(report: AuditReport) -> Table:
+def promises_table(streams: Sequence[StreamReport]) -> Table:
     """Streams that were promised something, those with the most broken windows first."""
-    shown = Table(title="Promises, recounted: windows broken, announced and unannounced")
-    for name in ("stream", "announced", "unannounced", "queries", "rejected", "misses", "longest run", "worst in K"):
-        shown.add_column(name, justify="left" if name == "stream" else "right")
-    shown.add_column("trackers agree")
-    worst_first = sorted(report.promises, key=lambda s: (-s.unannounced, -s.broken, s.app, s.stream))
+    shown = Table(title="Promises, recounted: windows broken", **_NARROW)
+    shown.add_column("stream", overflow="fold")
+    for name in ("broken,\nannounced", "broken,\nnot so", "queries", "rejected", "misses", "worst"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("trackers\nagree", no_wrap=True)
+    worst_first = sorted(streams, key=lambda s: (-s.unannounced, -s.broken, s.app, s.stream))
     for stream in worst_first[:_STREAMS_SHOWN]:
         name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
         shown.add_row(
@@ -129,8 +134,7 @@ def promises_table(report: AuditReport) -> Table:
             str(stream.queries),
             str(stream.rejected),
             str(stream.misses),
-            str(stream.mcd),
-            ", ".join(f"{m} of {k}" for k, m in stream.worst.items()),
+            "\n".join([f"{stream.mcd} in a row", *(f"{m} of {k}" for k, m in stream.worst.items())]),
             "yes" if stream.agrees else "no",
             style="red" if stream.broken else "",
         )
@@ -139,16 +143,18 @@ def promises_table(report: AuditReport) -> Table:
     return shown
 
 
-def windows_table(report: AuditReport) -> Table:
+def windows_table(windows: Sequence[WindowReport]) -> Table:
     """One fault window a row."""
-    shown = Table(title="Fault windows" if report.windows else "Fault windows: none")
-    for name in ("window", "began", "seconds", "queries", "lost", "duplicates", "late unmarked", "promises broken"):
-        shown.add_column(name, justify="left" if name in {"window", "began"} else "right")
-    for w in report.windows:
+    shown = Table(title="Fault windows" if windows else "Fault windows: none", **_NARROW)
+    shown.add_column("window", overflow="fold")
+    shown.add_column("began", no_wrap=True)
+    for name in ("seconds", "queries", "lost", "duplicates", "late\nunmarked", "promises\nbroken"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for w in windows:
         counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)
         shown.add_row(
             escape(w.name),
-            moment(w.began),
+            moment(w.began).replace(" ", "\n"),
             f"{w.ended - w.began:.1f}",
             *map(str, (w.queries, *counts)),
             style="red" if any(counts) else "",

@@ -62,6 +62,9 @@ def start(
     with one_line_errors(), _spinner(quiet=as_json) as progress:
         local = _of(folder, heap_mb=heap_mb, users=user or (), nodes=nodes)
         status = local.start(port=port, within=wait, progress=progress)
+    if port and status.port != port:
+        told = f"it runs already, on port {status.port}; for port {port} stop it first, or name another --dir"
+        err.print(told, highlight=False, soft_wrap=True)
     _show(status, as_json=as_json)
     if local.security is not None and not as_json:
         first = local.security.users[0]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_FILE = 64 << 20
+_SHOWN = 2_000
+"""Characters of an output on a console."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,11 +76,15 @@ def infer(
     else:
         out.print(line(outcome), highlight=False, soft_wrap=True)
         for name, values in outputs.items():
-            out.print(escape(f"  {name}: {values}"))
+            out.print(escape(f"  {name}: {_cut(str(values), answer.outputs[name].size)}"))
         if label is not None:
             out.print(f"  the true label is {label}")
     if not outcome.on_time:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _cut(text: str, values: int) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({values} values; whole with --json)"
 
 
 def _check_there(file: Path) -> None:

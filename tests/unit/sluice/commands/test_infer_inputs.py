@@ -50,6 +50,14 @@ def test_numbers_of_json_are_of_the_datatype_that_the_app_declares(write: Write)
     assert unknown["tokens"].dtype == np.float32
 
 
+def test_an_output_of_many_values_is_cut_on_a_console() -> None:
+    assert infer._cut("[0.5, 0.25]", 2) == "[0.5, 0.25]"
+    text = str([0.25] * 9_000)
+    first, rest = infer._cut(text, 9_000).split("… ")
+    assert rest == "(9000 values; whole with --json)"
+    assert text.startswith(first) and 1_000 < len(first) < 3_000
+
+
 @pytest.mark.parametrize(
     ("datatype", "values"),
     [

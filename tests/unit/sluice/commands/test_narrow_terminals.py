@@ -8,7 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sluicegate.sluice.audit.dead_letter_replay import Replay
+from sluicegate.sluice.audit.fault_windows import WindowReport
+from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.commands.reading import results
+from sluicegate.sluice.commands.reading.audit import promises_table, windows_table
 from sluicegate.sluice.commands.reading.dead_letters import _show
 from sluicegate.sluice.commands.running.demo import reading_on
 from sluicegate.sluice.console import out
@@ -61,6 +64,28 @@ def test_the_chart_of_sustained_rates_has_a_bar_at_the_slo_that_was_asked_for() 
     rate = float(told.stdout.split("\u2502")[4])
     (line,) = (line for line in told.stdout.splitlines() if line.strip().startswith("70.00 ms"))
     assert float(line.split()[-1].removesuffix("/s")) == pytest.approx(rate, abs=0.1)
+
+
+def test_what_an_audit_tells_of_windows_and_promises_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    window = WindowReport(
+        name="cpu12 missed", began=1.7e9, ended=1.7e9 + 86_400.5, queries=7_654_321, lost=1234, duplicates=98_765,
+        late_unmarked=43_210, promises_broken=56_789,
+    )  # fmt: skip
+    stream = StreamReport(
+        app="clouds-of-points", stream="station-12", queries=7_654_321, rejected=98_765, misses=654_321, mcd=43_210,
+        worst={5: 4, 1000: 998}, kept=False, broken=87_654, unannounced=76_543, agrees=False, example=(),
+        broken_at=(), unannounced_at=(),
+    )  # fmt: skip
+    with out.capture() as captured:
+        out.print(windows_table([window]))
+        out.print(promises_table([stream]))
+    printed = captured.get()
+    assert max(len(line) for line in printed.splitlines()) <= 80 and "\u2026" not in printed
+    words = printed.split()
+    numbers = ("86400.5", "7654321", "1234", "98765", "43210", "56789", "654321", "11111", "76543", "unmarked", "no")
+    assert {*numbers, "2023-11-14", "22:13:20+00:00"} <= {*words}
+    assert "998 of 1000" in printed
 
 
 def test_results_where_there_is_no_result_topic_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,19 @@ def test_a_node_that_died_is_told_of_and_started_again_where_it_was(servers: Pat
         broker.stop()
 
 
+def test_a_broker_that_runs_on_another_port_than_is_asked_for_says_so(servers: Path) -> None:
+    try:
+        code, first, said = invoke("start", "--dir", str(servers), "--port", "0")
+        assert code == 0 and "already" not in said
+        port = json.loads(invoke("status", "--dir", str(servers), "--json")[1])["port"]
+        code, again, said = invoke("start", "--dir", str(servers), "--port", str(port + 1))
+        assert (code, again) == (0, first)
+        assert f"it runs already, on port {port}; for port {port + 1} stop it first" in said
+        assert "already" not in invoke("start", "--dir", str(servers), "--port", str(port))[2]
+    finally:
+        invoke("stop", "--dir", str(servers))
+
+
 def test_others_are_told_the_ports_of_who_forwards(servers: Path, tmp_path: Path) -> None:
     broker = LocalBroker(servers, home=tmp_path, nodes=3, told=lambda port: port + 20_000)
     try:
