@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.formats.bounded_yaml import expanded, parsed, read_mapping
+from sluicegate.profiles.formats.field_errors import field_errors
 from sluicegate.simulator.scenario.scenario_fields import Scenario
 
 _PATHS = ("catalogue.path", "traces.path")
@@ -33,11 +34,7 @@ def scenario_of(document: Mapping[str, Any], what: str = "scenario") -> Scenario
     try:
         return Scenario.model_validate(document)
     except ValidationError as error:
-        faults = []
-        for fault in error.errors(include_url=False, include_input=False, include_context=False)[:8]:
-            where = ".".join(str(part) for part in fault["loc"]) or "scenario"
-            faults.append(f"{where}: {fault['msg']}")
-        raise ConfigurationError(f"{what}: {'; '.join(faults)}") from error
+        raise ConfigurationError(f"{what}: {field_errors(error, Scenario, 'scenario')}") from error
 
 
 def with_setting(document: Mapping[str, Any], assignment: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue
 from sluicegate.profiles.formats.bounded_yaml import expanded, parsed, read_bytes
+from sluicegate.profiles.formats.field_errors import field_error
 from sluicegate.profiles.formats.field_types import NotNegative, Positive, Share, Text, Weight
 from sluicegate.profiles.formats.proteus_csv import DEVICE_TYPES, load_proteus
 from sluicegate.sluice.offline.problem_file_pools import FREE, PoolEntry, pool_devices, pool_label, pool_recuts
@@ -105,11 +106,14 @@ def read_question(path: Path, sets: Iterable[str] = (), what_ifs: Iterable[str] 
     try:
         return _question(ProblemFile.model_validate(document), path.parent)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A field that is unknown says more than one that is missing for its sake.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         where = ".".join(str(x) for x in first["loc"]) or "problem"
         value = first.get("input")
-        shown = f" (it is {value!r})" if isinstance(value, str | int | float) else ""
-        raise InvalidInputError(f"{path.name}: {where}", first["msg"][:1].lower() + first["msg"][1:] + shown) from error
+        plain = isinstance(value, str | int | float) and first["type"] != "extra_forbidden"
+        shown = f" (it is {value!r})" if plain else ""
+        why = field_error(first, ProblemFile)
+        raise InvalidInputError(f"{path.name}: {where}", why[:1].lower() + why[1:] + shown) from error
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from typing_extensions import override
 
@@ -21,6 +21,7 @@ from sluicegate.policies.promises.keeper import Hops
 from sluicegate.policies.routing.registry import default_routing
 from sluicegate.profiles.formats.bounded_yaml import read_mapping
 from sluicegate.profiles.formats.catalogue_json import Bytes, Label
+from sluicegate.profiles.formats.field_errors import field_errors
 from sluicegate.profiles.formats.field_types import NotNegative, Seconds, Share, Text, Weight, distinct
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.endpoint_settings import (
@@ -39,12 +40,9 @@ from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.named_secrets import named_secrets
 from sluicegate.sluice.settings.object_settings import ObjectSettings
 from sluicegate.sluice.settings.topic_settings import TopicsSection
-from sluicegate.sluice.settings.unknown_names import unknown_field, unknown_variables, unreadable_variables
+from sluicegate.sluice.settings.unknown_names import unknown_variables, unreadable_variables
 from sluicegate.streams.source_proofs import SourceKeys
 from sluicegate.streams.topics import NAME, PREFIX
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 Served = Annotated[str, Field(pattern=NAME)]
 """What names an app or device, and so topics."""
@@ -359,7 +357,7 @@ def settings_of(what: str, values: Mapping[str, Any]) -> Settings:
     try:
         return _Alone(**values)
     except ValidationError as error:
-        raise ConfigurationError(describe(error, what)) from error
+        raise ConfigurationError(f"{what}: {field_errors(error, Settings)}") from error
 
 
 def load(file: Path | None = None, **overrides: Any) -> Settings:
@@ -378,23 +376,10 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
         changed = {name: value for name, value in overrides.items() if value is not None}
         return settings.model_copy(update=_validated(changed)) if changed else settings
     except ValidationError as error:
-        raise ConfigurationError(describe(error, str(file or "settings"))) from error
+        raise ConfigurationError(f"{file or 'settings'}: {field_errors(error, Settings)}") from error
     except SettingsError as error:
         names = " or ".join(unreadable_variables(os.environ, error)) or str(error)
         raise ConfigurationError(f'{names}: give JSON, such as ["digits"] or {{"digits": 1}}') from error
-
-
-def describe(error: ValidationError, what: str, model: type[BaseModel] = Settings) -> str:
-    """One line: every wrong field of ``model`` with what is wrong with it."""
-    faults = (
-        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {_wrong(fault, model)}"
-        for fault in error.errors(include_url=False, include_input=False)
-    )
-    return f"{what}: {'; '.join(faults)}"
-
-
-def _wrong(fault: "ErrorDetails", model: type[BaseModel]) -> str:
-    return unknown_field(model, fault["loc"]) if fault["type"] == "extra_forbidden" else fault["msg"]
 
 
 def _validated(changed: dict[str, Any]) -> dict[str, Any]:

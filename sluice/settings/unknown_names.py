@@ -1,12 +1,13 @@
-"""Names that nobody knows: what was meant, as near as it can be told; and variables that cannot be read."""
+"""Variables of the environment that set nothing, with what was meant, and those that cannot be read."""
 
 import re
-from collections.abc import Collection, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_settings import SettingsError
+
+from sluicegate.profiles.formats.field_errors import meant
 
 PREFIX = "SLUICE_"
 ELSEWHERE = frozenset({"SLUICE_DATA", "SLUICE_REQUIRE_KAFKA", "SLUICE_CHROMIUM", "SLUICE_APP", "SLUICE_TOKEN"})
@@ -16,12 +17,6 @@ _LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(
 """What Kubernetes and Docker put into the environment of a service called ``sluice-...``; its ``..._PORT`` is a URL."""
 
 _FIELD = re.compile(r'for field "(\w+)"')
-
-
-def meant(name: str, known: Collection[str], before: str = "") -> str:
-    """The end of a sentence that asks for the nearest known name, with ``before``; nothing where none is near."""
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {before}{near[0]}?" if near else ""
 
 
 def unknown_variables(environment: Mapping[str, str], model: type[BaseModel]) -> list[str]:
@@ -44,15 +39,6 @@ def unreadable_variables(environment: Mapping[str, str], error: SettingsError) -
     ours = PREFIX + field[1].upper() if field else PREFIX
     text = getattr(error.__cause__, "doc", None)
     return [name for name, value in environment.items() if name.upper().split("__")[0] == ours and value == text]
-
-
-def unknown_field(model: type[BaseModel], place: tuple[Any, ...]) -> str:
-    """The end of an error about a field at ``place`` that ``model`` does not have."""
-    inner: type[BaseModel] | None = model
-    for part in place[:-1]:
-        field = inner.model_fields.get(str(part)) if inner is not None else None
-        inner = _section(field.annotation) if field is not None else None
-    return "is unknown" + (meant(str(place[-1]), list(inner.model_fields)) if inner is not None else "")
 
 
 def _names(model: type[BaseModel]) -> list[str]:

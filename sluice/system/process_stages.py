@@ -6,8 +6,8 @@ Each role imports what it needs when it is built: a stage in a process of its ow
 from collections.abc import Callable, Sequence
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.profiles.formats.field_errors import meant
 from sluicegate.sluice.settings.settings import Settings
-from sluicegate.sluice.settings.unknown_names import meant
 from sluicegate.sluice.system.elastic_capacity import procurement, scaler
 from sluicegate.sluice.system.live_registry import LiveRegistry
 from sluicegate.sluice.system.roles.admission import admission_stage

@@ -67,7 +67,8 @@ def parse_time(field: str, text: bytes) -> float:
         return moment.timestamp()
     except (ValueError, OverflowError) as error:
         raise InvalidInputError(
-            field, f"{text[:60]!r} is no RFC 3339 time with an offset, such as 2026-01-31T12:00:00.5Z"
+            field,
+            f"{shown(text.decode(errors='replace'))} is no RFC 3339 time with an offset, as 2026-01-31T12:00:00.5Z is",
         ) from error
 
 

@@ -13,7 +13,6 @@ passed over.
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
@@ -24,6 +23,7 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.tensor import Tensor, length_of
 from sluicegate.domain.outcome import Reason
 from sluicegate.domain.query import Goal, Query, for_source
+from sluicegate.profiles.formats.field_errors import meant
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import oip
 from sluicegate.streams.records.cloudevents import (
@@ -248,9 +248,8 @@ def _delivery(told: bytes, app: App, within: float) -> float:
 def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
     for name in parameters:
         if name not in _KNOWN and not name.startswith(_RESERVED):
-            near = get_close_matches(name[:60], PARAMETERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PARAMETERS)}"
-            raise InvalidInputError(f"parameters.{name:.60}", f"is unknown; {hint}")
+            hint = meant(name[:60], PARAMETERS) or f"; known: {', '.join(PARAMETERS)}"
+            raise InvalidInputError(f"parameters.{name:.60}", f"is unknown{hint}")
 
 
 def _within(value: float, low: float, high: float) -> float:

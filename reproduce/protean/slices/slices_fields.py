@@ -10,6 +10,7 @@ from reproduce.protean.slices.spot import SpotMarket
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.planner.geometry.mig_tables import TABLES, parse_geometry
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
+from sluicegate.profiles.formats.field_errors import field_errors
 from sluicegate.profiles.formats.field_types import Positive
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 
@@ -211,11 +212,7 @@ def slice_scenario(document: Mapping[str, Any], what: str = "scenario") -> Slice
     try:
         return SliceScenario.model_validate(document)
     except ValidationError as error:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc']) or 'scenario'}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False, include_context=False)[:8]
-        ]
-        raise ConfigurationError(f"{what}: {'; '.join(faults)}") from error
+        raise ConfigurationError(f"{what}: {field_errors(error, SliceScenario, 'scenario')}") from error
 
 
 def _check_geometry(gpu: str, text: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.profiles.formats.field_errors import field_errors, meant
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, awaited_url, connected
@@ -20,8 +21,7 @@ from sluicegate.sluice.load.open_loop_client import Sender, Sent
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.registration.registry_topic import await_served
-from sluicegate.sluice.settings.settings import Settings, describe, load
-from sluicegate.sluice.settings.unknown_names import meant
+from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.topics import Topics
 
@@ -91,7 +91,7 @@ def trace_spec(trace: str, kind: str | None, *, qps: str | None, **options: Any)
     try:
         return TraceSpec(**values)
     except ValidationError as error:
-        raise ConfigurationError(describe(error, f"trace {trace}", TraceSpec)) from error
+        raise ConfigurationError(f"trace {trace}: {field_errors(error, TraceSpec)}") from error
 
 
 def guess(trace: str) -> str:

@@ -254,7 +254,7 @@ def test_without_revocations_spot_costs_three_tenths() -> None:
             {"procurement": {"p_rev": 0.1, "on_demand_price": 1, "spot_price": 1}, "systems": {"bound": None}},
             "holds where no GPU is taken back",
         ),
-        ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
+        ({"systms": {}}, r"systms: is unknown; did you mean systems\?"),
         ({"procurement": {"p_rev": 2, "on_demand_price": 1, "spot_price": 1}}, r"procurement\.p_rev"),
     ],
 )

@@ -133,7 +133,11 @@ def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"typo": 1}, "typo"),
+        ({"typo": 1}, "typo: is unknown$"),
+        ({"plannr": {}}, r"plannr: is unknown; did you mean planner\?"),
+        ({"planner": {"perod_s": 1}}, r"planner.perod_s: is unknown; did you mean period_s\?"),
+        ({"devices": [{"type": "cpu", "cuont": 2}]}, r"devices.0.cuont: is unknown; did you mean count\?"),
+        ({"apps": {"planner": {"clas": "strict"}}}, r"apps.planner.clas: is unknown; did you mean class\?"),
         ({"devices": []}, "devices"),
         ({"devices": [{"type": "cpu", "count": 0}]}, "devices.0.count"),
         ({"traces": {"qps": [5, 20], "process": "zipf"}}, "traces.process"),

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
@@ -255,6 +255,21 @@ def test_files_that_are_no_problem_are_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     assert len(run("--problem", str(path), code=2).strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("\nprofiles:", "\nprofils:", r"profils: is unknown; did you mean profiles\?$"),
+        ("demand_qps:", "demand:", r"apps\.0\.demand: is unknown; did you mean demand_qps\?$"),
+    ],
+)
+def test_a_field_that_nobody_knows_is_told_with_the_nearest(tmp_path: Path, right: str, wrong: str, said: str) -> None:
+    asked = (EXAMPLES / "two-apps.yaml").read_text()
+    assert right in asked
+    (tmp_path / "bad.yaml").write_text(asked.replace(right, wrong))
+    with pytest.raises(InvalidInputError, match=said):
+        read_question(tmp_path / "bad.yaml")
 
 
 @pytest.mark.parametrize("form", ["catalogue", "proteus-csv"])

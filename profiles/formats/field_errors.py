@@ -1,0 +1,50 @@
+"""What is wrong with the fields of a document that was refused, in one line; of unknown names the nearest known."""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_MOST = 8
+"""Fields that are told of one document."""
+
+
+def field_errors(error: ValidationError, model: type[BaseModel], whole: str = "value") -> str:
+    """The first wrong fields of ``model``, each with what is wrong with it. ``whole``: the name of all of them."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)[:_MOST]
+    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or whole}: {field_error(fault, model)}" for fault in faults)
+
+
+def meant(name: str, known: Collection[str], before: str = "") -> str:
+    """The end of a sentence that asks for the nearest known name, with ``before``; nothing where none is near."""
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {before}{near[0]}?" if near else ""
+
+
+def field_error(fault: "ErrorDetails", model: type[BaseModel]) -> str:
+    """What is wrong with this field of ``model``."""
+    if fault["type"] != "extra_forbidden":
+        return fault["msg"]
+    *place, name = fault["loc"]
+    inner = _model_at(model, place)
+    known = [field.alias or own for own, field in inner.model_fields.items()] if inner is not None else []
+    return f"is unknown{meant(str(name), known)}"
+
+
+def _model_at(annotation: Any, place: list[int | str]) -> type[BaseModel] | None:
+    """Of a value ``annotation``, what the model at ``place`` in it is: behind fields, keys and indices."""
+    origin = get_origin(annotation)
+    if origin is not None:
+        inside = place if origin in (Union, UnionType, Annotated) else place[1:]
+        return next((found for one in get_args(annotation) if (found := _model_at(one, inside)) is not None), None)
+    if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
+        return None
+    if not place:
+        return annotation
+    field = annotation.model_fields.get(str(place[0]))
+    return _model_at(field.annotation, place[1:]) if field is not None else None
