@@ -5,8 +5,8 @@ Rules:
   One that fell silent is dead at once: an epoch without it is published from the plan in force, then its work is
   reclaimed, then a new plan is asked for. It rejoins by any later heartbeat, whatever its incarnation.
 - A plan names the incarnation of each device it counts on. A worker that was restarted before it was missed gets an
-  epoch that names its new one. Devices that the plan before this term counted on and that stay silent for
-  ``device_timeout`` leave the plan and are reclaimed as well.
+  epoch that names its new one, and so does one that is leaving: what lies on its topic waits for it. Devices that the
+  plan before this term counted on and that stay silent for ``device_timeout`` leave the plan and are reclaimed as well.
 - Where a plan in force still names an incarnation that was declared dead (a device that was leaving, or had nothing
   placed on it) and that beats again, an epoch that does not name it tells its worker that it must rejoin.
 - A plan is asked for (how often: ``sluicegate.planner.control.replan_trigger``) when the first device is seen;
@@ -134,6 +134,7 @@ class Controller:
                 self._measured(event, now, actions)
             case DeviceSeen():
                 self._device_seen(event, now, actions)
+                self._name_leaving(event, now, actions)
             case DemandCounted():
                 self._outlook.counted(event, now)
             case HostHeard():
@@ -208,7 +209,7 @@ class Controller:
         actions: list[ControllerAction | Solve] = []
         before = self._number
         self._ticked(now, actions)
-        if newest is not None and not self._fleet.expected and self._fleet.usable() and self._number == before:
+        if newest is not None and not self._fleet.expected and self._fleet.incarnations() and self._number == before:
             self._carry_on(newest, reason, now, actions)
         # Devices that are not heard yet may be about to be: whoever took over at once has listened to nobody.
         self._asking.want(reason, now + (self._settings.join_grace if self._fleet.expected else 0.0))
@@ -244,6 +245,12 @@ class Controller:
                 self._asking.want(reason, now)
                 self._reduce(reason, now, actions)
         self._asking.devices_changed = True
+
+    def _name_leaving(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """No plan may follow where nobody else hosts, and what lies on its topic waits for one that names it."""
+        plan = self._plan
+        if event.leaving and plan is not None and plan.incarnations.get(event.device) != event.incarnation:
+            self._carry_on(plan, f"device {event.device} leaving", now, actions)
 
     def _ticked(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         unheard = self._fleet.unheard(now)

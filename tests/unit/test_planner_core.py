@@ -404,6 +404,28 @@ def test_where_nobody_was_heard_at_the_take_over_an_epoch_names_none_of_those_gi
     assert set(plans(world.run(1.0, "d0", incarnation="new"))[-1].incarnations) == {"d0"}
 
 
+def test_who_takes_over_where_all_are_leaving_names_the_one_that_was_restarted_meanwhile() -> None:
+    there = DeviceHeard(DeviceSeen("d0", "cpu", "j", leaving=True))
+    world = World(newest=old_plan(d0="i"), stands=(there,))
+    carried = plans(world.said)[-1]
+    assert (carried.incarnations, carried.placements) == ({"d0": "j"}, ())
+
+
+def test_a_device_that_is_leaving_is_named_though_nobody_else_hosts() -> None:
+    world = World()
+    dead(world)
+    world.beat("d0", leaving=True)
+    world.beat("d1", "j", leaving=True)
+    world.tell(SweepBegan("d1", 40, 40))
+    before = len(plans(world.said))
+    world.beat("d1", "j", leaving=True)
+    (named,) = plans(world.said)[before:]
+    assert (named.incarnations, named.placements, named.fences) == ({"d0": "i", "d1": "j"}, (), {"d1": 40})
+    world.beat("d1", "j", leaving=True)
+    world.beat("d0", "k", leaving=True)
+    assert [plan.incarnations for plan in plans(world.said)[before + 1 :]] == [{"d0": "k", "d1": "j"}]
+
+
 def test_who_is_expected_is_not_missed_for_a_silence_of_the_log_after_the_take_over() -> None:
     world = World(newest=old_plan(d1="i"))
     world.now += TIMEOUT + 0.3
