@@ -117,7 +117,7 @@ class Staging:
                     del self._former[app]
                 return [*self._tell_peers(), *(Retire(app) for app in due), *([WakeAt(min(later))] if later else [])]
             case Retired(app):
-                if app not in self._leaving:
+                if self._leaving.get(app, inf) > now:  # a plan wanted it back meanwhile, and maybe let it go again
                     return []
                 del self._leaving[app]
                 return [*self._forget_app(app), *self._give_way()]

@@ -112,7 +112,9 @@ def table(report: AuditReport) -> Table:
     return shown
 
 
-_NARROW: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+_NARROW: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False}
+_NAME = 10
+"""Characters that a name has a column of, at least."""
 _STREAMS_SHOWN = 20
 _TOPICS_SHOWN = 5
 
@@ -120,10 +122,11 @@ _TOPICS_SHOWN = 5
 def promises_table(streams: Sequence[StreamReport]) -> Table:
     """Streams that were promised something, those with the most broken windows first."""
     shown = Table(title="Promises, recounted: windows broken", **_NARROW)
-    shown.add_column("stream", overflow="fold")
-    for name in ("broken,\nannounced", "broken,\nnot so", "queries", "rejected", "misses", "worst"):
+    shown.add_column("stream", overflow="fold", min_width=_NAME)
+    for name in ("broken,\nannounced", "broken,\nnot so", "queries", "rejected", "misses"):
         shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("trackers\nagree", no_wrap=True)
+    shown.add_column("worst", justify="right", max_width=len("998 of 1000"))
+    shown.add_column("as\ntracked", no_wrap=True)
     worst_first = sorted(streams, key=lambda s: (-s.unannounced, -s.broken, s.app, s.stream))
     for stream in worst_first[:_STREAMS_SHOWN]:
         name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
@@ -146,9 +149,9 @@ def promises_table(streams: Sequence[StreamReport]) -> Table:
 def windows_table(windows: Sequence[WindowReport]) -> Table:
     """One fault window a row."""
     shown = Table(title="Fault windows" if windows else "Fault windows: none", **_NARROW)
-    shown.add_column("window", overflow="fold")
+    shown.add_column("window", overflow="fold", min_width=_NAME)
     shown.add_column("began", no_wrap=True)
-    for name in ("seconds", "queries", "lost", "duplicates", "late\nunmarked", "promises\nbroken"):
+    for name in ("seconds", "queries", "lost", "dupli-\ncates", "late\nunmarked", "promises\nbroken"):
         shown.add_column(name, justify="right", no_wrap=True)
     for w in windows:
         counts = (w.lost, w.duplicates, w.late_unmarked, w.promises_broken)

@@ -135,6 +135,19 @@ def test_an_app_that_comes_back_in_time_is_not_retired() -> None:
     assert machine.wants("a")
 
 
+def test_an_app_that_comes_back_and_leaves_again_is_served_for_as_long_anew() -> None:
+    machine = staging()
+    settle(machine, plan(1, ("a", ("a1",))))
+    settle(machine, plan(2, ("b", ("b1",))), now=10.0)
+    assert Retire("a") in machine.handle(Woke(), 12.0), "and its queue is not empty yet"
+    settle(machine, plan(3, ("a", ("a1",)), ("b", ("b1",))), now=13.0)
+    assert WakeAt(16.0) in settle(machine, plan(4, ("b", ("b1",))), now=14.0)
+    assert machine.handle(Retired("a"), 15.0) == []
+    assert machine.wants("a")
+    assert machine.handle(Woke(), 16.0) == [Retire("a")]
+    assert of(Unload, machine.handle(Retired("a"), 16.5)) == [Unload("a1")]
+
+
 def test_a_load_that_was_not_asked_for_is_illegal() -> None:
     with pytest.raises(IllegalEventError):
         staging().handle(LoadEnded("a1", ok=True), 0.0)
