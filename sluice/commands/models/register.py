@@ -1,8 +1,10 @@
 """``sluice register``: from a trained model and labelled rows to an app that ``sluice up`` serves."""
 
 import asyncio
+import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +29,8 @@ from sluicegate.sluice.settings.settings import Settings, load
 
 _INTERRUPTED = 130
 _ANYWAY = ("wait", "settings", "as_json")
+_OPTIONS = {"app": "--app", "min_accuracy": "--min-accuracy", "weight": "--weight", "threads": "--threads"}
+"""By the field of a request or of an app's terms."""
 
 
 def register(app: typer.Typer) -> None:
@@ -86,8 +90,10 @@ def register_command(
 
     Interrupted, it goes on from where it was when the same command is given again.
     """
-    with one_line_errors():
+    with one_line_errors(), _told_as_options():
         chosen = load(settings)
+        if slo_ms is not None and not 0.0 < slo_ms < math.inf:
+            raise InvalidInputError("--slo-ms", f"{slo_ms:g}; give milliseconds, more than 0")
         if not app:
             raise InvalidInputError("--app", "name the app")
         if retire or version is not None:
@@ -120,6 +126,15 @@ def register_command(
                     forget(path)
             raise
     show(made, _announce(chosen, app, wait), wait, added=add, as_json=as_json)
+
+
+@contextmanager
+def _told_as_options() -> Iterator[None]:
+    """A field that is wrong is called what its option is called."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(_OPTIONS.get(error.field, error.field), error.problem) from error
 
 
 def _check_given(context: typer.Context, mode: str, *taken: str) -> None:

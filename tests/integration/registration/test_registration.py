@@ -376,6 +376,23 @@ def test_terms_that_cannot_be_kept_are_refused_before_anything_is_served(tmp_pat
     assert terms() == (0.25, 2.0)
 
 
+def test_what_is_wrong_is_called_as_its_option_is(tmp_path: Path) -> None:
+    environment = {**os.environ, "SLUICE_HOME": str(tmp_path / "home")}
+    rows = write_rows(tmp_path)
+    given = (str(write_model(tmp_path, linear())), "--validation", str(rows))
+    for options, shown in (
+        (("--slo-ms", "0"), "--slo-ms: 0; give milliseconds"),
+        (("--slo-ms", "nan"), "--slo-ms: nan; give milliseconds"),
+        (("--weight", "2"), "--app: 'mine' is not registered"),
+        ((*given, "--weight", "-1"), "--weight: -1.0: "),
+        ((*given, "--min-accuracy", "1.5"), "--min-accuracy: 1.5: "),
+        ((*given, "--threads", "300"), "--threads: [300]; give numbers"),
+    ):
+        command = [*SLUICE, "register", "--app", "mine", *options]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 2 and shown in done.stderr, done.stderr
+
+
 def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     environment = {**os.environ, "SLUICE_HOME": str(tmp_path)}
     for options, shown in (
