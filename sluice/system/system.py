@@ -62,7 +62,7 @@ class System:
     def __post_init__(self) -> None:
         self.topics = Topics(self.settings.prefix)
         self.clock = SystemClock()
-        self.notices = Notices(self.producer, self.topics, self.clock)
+        self.notices = Notices(self.producer, self.topics, self.clock, self.telemetry.meters)
         self.devices = self.settings.all_devices() if self.hardware is None else self.hardware
         self.gpus = Gpus(self.settings)
         self.driven = frozenset(driven(self.settings.scaling, self.settings.procurement, self.devices))

@@ -59,10 +59,12 @@ Tell = Callable[[PlannerEvent], Sequence[Move | End]]
 
 
 class _Said(NamedTuple):
-    """What is written of a record; ``outcome``: the end that it tells of, which counts once it is written."""
+    """What is written of a record. What counts once it is: ``outcome``, the end that it tells of, or ``buried``, the
+    reason of a dead letter."""
 
     letter: Letter
     outcome: Outcome | None = None
+    buried: str = ""
 
 
 class Reclaimer:
@@ -187,8 +189,7 @@ class Reclaimer:
                 return None
             case Bury():
                 assert isinstance(message, InvalidInputError)  # what cannot be read has no query to decide on
-                dead = codec.dead_letter(record, message, stage="planner", now=self._clock.wall())
-                return _Said(Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers))
+                return self._buried(record, message)
             case Readmit():
                 assert isinstance(message, codec.WorkMessage)
                 query = message.query
@@ -202,6 +203,11 @@ class Reclaimer:
             case _:
                 assert_never(verdict)
 
+    def _buried(self, record: Record, error: InvalidInputError) -> _Said:
+        dead = codec.dead_letter(record, error, stage="planner", now=self._clock.wall())
+        letter = Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers)
+        return _Said(letter, buried=codec.letter_reason(error, record))
+
     def _ended(self, outcome: Outcome, carried: Headers) -> _Said:
         gone = codec.encode_outcome(outcome, (), carried=carried)
         return _Said(Letter(self._topics.results(outcome.app), gone.value, gone.key, gone.headers), outcome)
@@ -209,14 +215,14 @@ class Reclaimer:
     def _written(self, said: _Said) -> None:
         if said.outcome is not None:
             self._meters.ended("planner", said.outcome)
+        if said.buried:
+            self._meters.add("sluice_dead_letters", "planner", said.buried)
 
     def _instead(self, read: _Read, device: str, error: InvalidInputError) -> _Said:
         """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
         record, message = read
         if isinstance(message, InvalidInputError):
-            now = self._clock.wall()
-            dead = codec.dead_letter(record._replace(value=b""), message, stage="planner", now=now)
-            return _Said(Letter(self._topics.dead_letters, dead.value, dead.key, dead.headers))
+            return self._buried(record._replace(value=b""), message)
         for said in self._tell(TooLarge(device, message.query, error.problem)):
             if isinstance(said, End):
                 return self._ended(said.outcome, message.carried)

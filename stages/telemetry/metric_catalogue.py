@@ -112,7 +112,7 @@ CATALOGUE: tuple[Metric, ...] = (
         _SECONDS,
     ),
     _counter(
-        "sluice_dead_letters", "records", ("stage", "reason"), "admission, router, worker, sink",
+        "sluice_dead_letters", "records", ("stage", "reason"), "admission, router, worker, sink, planner, reader",
         "Records that could not be understood, or be read (unreadable), or whose id was seen before (duplicate_id).",
         "Read <prefix>.dead-letters: headers __dlq.errors.* name field, reason and the record's place.",
     ),

@@ -10,8 +10,10 @@ from sluicegate.domain.actions import Announce
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.telemetry.metrics import Meters
+from sluicegate.stages.telemetry.telemetry import buried
 from sluicegate.streams.ports import Producer, Unreadable
-from sluicegate.streams.records import codec, control
+from sluicegate.streams.records import control
 from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -22,8 +24,9 @@ _MOST = 100_000
 class Notices:
     """What is said before ``start`` is written then."""
 
-    def __init__(self, producer: Producer, topics: Topics, clock: Clock) -> None:
+    def __init__(self, producer: Producer, topics: Topics, clock: Clock, meters: Meters) -> None:
         self._outbox = Outbox(producer, topics.control)
+        self._meters = meters
         self._topics = topics
         self._clock = clock
         self._taken: set[str] = set()
@@ -42,8 +45,9 @@ class Notices:
             return
         self._taken.add(record.place)
         error = InvalidInputError("record", record.why)
-        letter = codec.dead_letter(record, error, stage="reader", now=self._clock.wall())
-        self._outbox.post(self._topics.dead_letters, letter.value, key=letter.key, headers=letter.headers)
+        now = self._clock.wall()
+        letter = buried(record, error, stage="reader", now=now, topics=self._topics, meters=self._meters)
+        self._outbox.post(letter.topic, letter.value, key=letter.key, headers=letter.headers)
 
     def say(self, subject: str, state: str, detail: str) -> None:
         """On the status topic, and in the log."""

@@ -11,9 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.telemetry.metric_catalogue import BY_NAME, CATALOGUE, Kind, as_markdown
 from sluicegate.stages.telemetry.metrics import Meters, Told
+from sluicegate.stages.telemetry.process_notices import Notices
 from sluicegate.stages.telemetry.telemetry import buried
+from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
@@ -31,6 +34,21 @@ def told(meters: Meters) -> dict[tuple[str, tuple[str, ...]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+async def test_a_record_that_readers_pass_over_is_counted_once_a_process() -> None:
+    broker, topics, meters = MemoryBroker(), Topics("t"), Meters()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    producer = broker.producer()
+    await producer.start()
+    notices = Notices(producer, topics, SystemClock(), meters)
+    await notices.start()
+    for offset in (7, 8, 7):
+        notices.unreadable(Unreadable.at(topics.status, 0, offset, 1.7e9, "cut off"))
+    await notices.stop()
+    assert meters.values("sluice_dead_letters") == {("reader", "unreadable"): 2.0}
+    await producer.stop()
+    await broker.close()
 
 
 def outcome(kind: OutcomeKind, at: float, **why: object) -> Outcome:

@@ -102,6 +102,7 @@ async def test_a_sweep_that_was_fenced_fences_anew_when_it_is_repeated(monkeypat
     await reclaimer.sweep("d0")
     assert core.fence == 3
     assert [letter.topic for letter in written] == [topics.dead_letters] * 3
+    assert connections.telemetry.meters.values("sluice_dead_letters") == {("planner", "invalid"): 3.0}
     await reclaimer.close()
     await producer.stop()
 
