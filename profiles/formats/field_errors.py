@@ -1,6 +1,6 @@
 """What is wrong with the fields of a document that was refused, in one line; of unknown names the nearest known."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -31,20 +31,21 @@ def field_error(fault: "ErrorDetails", model: type[BaseModel]) -> str:
     if fault["type"] != "extra_forbidden":
         return fault["msg"]
     *place, name = fault["loc"]
-    inner = _model_at(model, place)
+    inner = model_at(model, place)
     known = [field.alias or own for own, field in inner.model_fields.items()] if inner is not None else []
     return f"is unknown{meant(str(name), known)}"
 
 
-def _model_at(annotation: Any, place: list[int | str]) -> type[BaseModel] | None:
-    """Of a value ``annotation``, what the model at ``place`` in it is: behind fields, keys and indices."""
+def model_at(annotation: Any, place: Sequence[int | str] = ()) -> type[BaseModel] | None:
+    """The model of what lies at ``place``, behind fields, keys and indices, in a value of type ``annotation``; None:
+    there is none. Without a place: the first that such values are, or hold."""
     origin = get_origin(annotation)
     if origin is not None:
         inside = place if origin in (Union, UnionType, Annotated) else place[1:]
-        return next((found for one in get_args(annotation) if (found := _model_at(one, inside)) is not None), None)
+        return next((found for one in get_args(annotation) if (found := model_at(one, inside)) is not None), None)
     if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
         return None
     if not place:
         return annotation
     field = annotation.model_fields.get(str(place[0]))
-    return _model_at(field.annotation, place[1:]) if field is not None else None
+    return model_at(field.annotation, place[1:]) if field is not None else None

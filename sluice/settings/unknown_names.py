@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_settings import SettingsError
 
-from sluicegate.profiles.formats.field_errors import meant
+from sluicegate.profiles.formats.field_errors import meant, model_at
 
 PREFIX = "SLUICE_"
 ELSEWHERE = frozenset({"SLUICE_DATA", "SLUICE_REQUIRE_KAFKA", "SLUICE_CHROMIUM", "SLUICE_APP", "SLUICE_TOKEN"})
@@ -45,14 +44,7 @@ def _names(model: type[BaseModel]) -> list[str]:
     names = []
     for name, field in model.model_fields.items():
         names.append(name.upper())
-        inner = _section(field.annotation)
+        inner = model_at(field.annotation)
         if inner is not None:
             names += [f"{name.upper()}__{below}" for below in _names(inner)]
     return names
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    for one in (annotation, *get_args(annotation)):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
-    return None

@@ -123,7 +123,7 @@ def promises_table(streams: Sequence[StreamReport]) -> Table:
     """Streams that were promised something, those with the most broken windows first."""
     shown = Table(title="Promises, recounted: windows broken", **_NARROW)
     shown.add_column("stream", overflow="fold", min_width=_NAME)
-    for name in ("broken,\nannounced", "broken,\nnot so", "queries", "rejected", "misses"):
+    for name in ("announced", "unan-\nnounced", "queries", "rejected", "misses"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("worst", justify="right", max_width=len("998 of 1000"))
     shown.add_column("as\ntracked", no_wrap=True)

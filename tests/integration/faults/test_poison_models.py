@@ -151,7 +151,7 @@ async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_
             innocent += await ask_for(run, 8.0, MORE * alone)
             ended[kind] = sum(starts.values())
         report = await run.settled()
-        ended[kind] = sum(starts.values())
+        ended[kind] = sum(starts.values())  # of the last, until all is settled
         assert (report.lost, report.duplicates) == (0, 0)
         ends = await run.outcomes()
         innocents = [ends[one] for one in innocent]
