@@ -113,7 +113,10 @@ class KafkaAdmin:
                 raise _refused(f"topic {topic!r} cannot be configured", code, detail)
 
     async def delete(self, topics: Iterable[str]) -> None:
-        """Delete these, with all that they hold. Raises BrokerError or ConfigurationError."""
+        """Delete these, with all that they hold, and wait until nothing can be written to them.
+
+        Raises BrokerError or ConfigurationError.
+        """
         inner = await self._client()
         names = sorted(topics)
 
@@ -122,9 +125,14 @@ class KafkaAdmin:
             return await inner.delete_topics(names)
 
         answer = await self._ask("topics cannot be deleted", delete)
+        until = asyncio.get_running_loop().time() + self._settings.request_timeout
         for name, code in answer.topic_error_codes:
             if code:
                 raise _refused(f"topic {name!r} cannot be deleted", code, None)
+        while left := await self.partitions(names):  # the controller answers before the brokers have heard of it
+            if asyncio.get_running_loop().time() > until:
+                raise BrokerError(f"topics {', '.join(sorted(left))} were deleted but are still there")
+            await asyncio.sleep(0.05)
 
     def _new_topic(self, spec: TopicSpec, replication: int) -> Any:
         return NewTopic(

@@ -1,6 +1,7 @@
 """What topics are created with on Apache Kafka: how long they are kept, how often they are copied."""
 
 from math import inf
+from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -10,6 +11,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.admin import KafkaAdmin
 from sluicegate.streams.ports import TopicSpec
 from tests.contract.brokers import new_topic
 
@@ -74,4 +76,27 @@ async def test_the_embedded_broker_tells_its_limits_too() -> None:
     broker = connect("memory://")
     await broker.admin().create_topics([TopicSpec(name="t", max_message_bytes=5000)])
     assert await broker.admin().limits(["t", "there-is-none"]) == {"t": 5000}
+    await broker.close()
+
+
+@pytest.mark.kafka
+async def test_a_topic_is_deleted_once_the_broker_has_heard_of_it(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller answers before that, and what is written meanwhile is acknowledged and lost."""
+    broker = connect(kafka_url)
+    admin: Any = broker.admin()
+    kept, gone = [await new_topic(broker) for _ in range(2)]
+    before, looks = await admin._described(), 0
+
+    async def late(self: KafkaAdmin) -> list[dict[str, Any]]:
+        nonlocal looks
+        looks += 1
+        return before if looks < 3 else [told for told in before if told["topic"] != gone]
+
+    monkeypatch.setattr(KafkaAdmin, "_described", late)
+    await admin.delete([gone])
+    assert looks == 3
+    monkeypatch.undo()
+    assert await admin.partitions([kept, gone]) == {kept: 1}
     await broker.close()
