@@ -16,7 +16,7 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, unreachable
+from sluicegate.streams.kafka.connection import close_what_it_begins_with, connection, unreachable
 from sluicegate.streams.kafka.failover import Answer, answered, controller_answers
 from sluicegate.streams.kafka.topic_configs import configs
 from sluicegate.streams.kafka.topic_limits import Limits, default_replication, read_configs, read_limits
@@ -170,11 +170,15 @@ class KafkaAdmin:
         async with self._connecting:
             if self._inner is None:
                 inner = AIOKafkaAdminClient(**connection(self._servers, self._settings))
+                close_what_it_begins_with(inner._client)
                 try:
                     await inner.start()
                 except KafkaConnectionError as error:
                     await inner.close()
                     raise unreachable(self._servers, error) from error
+                except BaseException:
+                    await inner.close()
+                    raise
                 self._inner = inner
             return self._inner
 

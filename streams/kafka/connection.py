@@ -15,6 +15,8 @@ from sluicegate_client.errors import ClientError
 from sluicegate_client.over_kafka import Security
 
 _REFRESH_EVERY = 0.1
+_ANSWER_WAIT = 1.0
+"""Seconds that a start which is cancelled waits for what was asked last."""
 
 
 def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
@@ -140,6 +142,23 @@ def refresh_seldom(client: Any) -> None:
         return asyncio.shield(waiting)
 
     client.force_metadata_update = seldom
+
+
+def close_what_it_begins_with(client: Any) -> None:
+    """Have a cancelled start of ``client`` end what it asks first: aiokafka forgets the connection it asks by."""
+    bootstrap = client.bootstrap
+
+    async def whole() -> None:
+        task = asyncio.create_task(bootstrap())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task], timeout=_ANSWER_WAIT)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+
+    client.bootstrap = whole
 
 
 def see_given_up(inner: Any) -> None:

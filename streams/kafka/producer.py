@@ -19,7 +19,13 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, refresh_seldom, see_given_up, unreachable
+from sluicegate.streams.kafka.connection import (
+    close_what_it_begins_with,
+    connection,
+    refresh_seldom,
+    see_given_up,
+    unreachable,
+)
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import DeliveryError, Headers, UnknownTopicError, Written
@@ -162,6 +168,7 @@ class KafkaProducer:
             compression_type=settings.compression,
         )
         refresh_seldom(inner.client)
+        close_what_it_begins_with(inner.client)
         try:
             await inner.start()
         except KafkaConnectionError as error:

@@ -27,7 +27,13 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import connection, refresh_seldom, see_given_up, unreachable
+from sluicegate.streams.kafka.connection import (
+    close_what_it_begins_with,
+    connection,
+    refresh_seldom,
+    see_given_up,
+    unreachable,
+)
 from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
 from sluicegate.streams.memory.partitioner import partition_of
@@ -223,6 +229,7 @@ class KafkaTransactions:
             compression_type=settings.compression,
         )
         refresh_seldom(inner.client)
+        close_what_it_begins_with(inner.client)
         try:
             await inner.start()
         except KafkaConnectionError as error:

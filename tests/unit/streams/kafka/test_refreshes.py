@@ -30,6 +30,8 @@ class Client:
         loop.call_later(self._takes, lambda: found.done() or found.set_result(False))
         return found
 
+    async def bootstrap(self) -> None: ...
+
 
 @pytest.mark.parametrize(("takes", "times"), [(0.0, 12), (0.03, 11), (0.25, 5)])
 async def test_who_asks_without_end_is_answered_ten_times_a_second(takes: float, times: int) -> None:
