@@ -5,6 +5,8 @@ import logging
 import time
 from typing import Any
 
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.offset import OffsetRequest
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
@@ -159,6 +161,20 @@ def close_what_it_begins_with(client: Any) -> None:
             raise
 
     client.bootstrap = whole
+
+
+def ask_beside_fetches(client: Any) -> None:
+    """Have the ``client`` of a consumer without a group ask for offsets on another connection: a broker answers those
+    of one connection in their order, and a fetch waits for what is written next.
+    """
+    send = client.send
+
+    async def beside(node: int, request: Any, **options: Any) -> Any:
+        if isinstance(request, OffsetRequest):
+            options["group"] = ConnectionGroup.COORDINATION
+        return await send(node, request, **options)
+
+    client.send = beside
 
 
 def see_given_up(inner: Any) -> None:

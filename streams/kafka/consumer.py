@@ -29,7 +29,7 @@ from aiokafka.errors import (
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.kafka.connection import close_what_it_begins_with, connection
+from sluicegate.streams.kafka.connection import ask_beside_fetches, close_what_it_begins_with, connection
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, headers_of, read_past_faults
 from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
 from sluicegate.streams.kafka.stale_leaders import doubt_stale_leaders
@@ -120,6 +120,7 @@ class KafkaConsumer:
             inner.subscribe(list(self._topics), listener=Listener(self._revoked, self._assigned))
         else:
             inner.assign([KafkaPartition(*tp) for tp in explicit])
+            ask_beside_fetches(inner._client)
         self._inner = inner
         close_what_it_begins_with(inner._client)
         try:

@@ -6,6 +6,8 @@ import time
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.streams import connect
+from sluicegate.streams.kafka.consumer import FOLLOWING
 from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec
 from tests.contract.brokers import new_topic, read, started, write
 
@@ -127,6 +129,26 @@ async def test_beginning_and_end_offsets_tell_what_is_kept(broker: Broker) -> No
     await consumer.start()
     assert await consumer.beginning_offsets(both) == {both[0]: 0, both[1]: 0}
     assert await consumer.end_offsets(both) == {both[0]: 0, both[1]: 4}
+
+
+@pytest.mark.kafka
+async def test_where_a_partition_ends_is_told_while_a_read_waits_for_what_comes_next(kafka_url: str) -> None:
+    """A broker answers one request of a connection after another, and a fetch waits there."""
+    broker = connect(kafka_url)
+    topic = await new_topic(broker)
+    tp = TopicPartition(topic, 0)
+    await write(await started(broker), topic, [b"x"])
+    consumer = broker.consumer(partitions=[tp])
+    await consumer.start()
+    await read(consumer, 1)
+    asked, waited = 0, asyncio.create_task(asyncio.sleep(4 * FOLLOWING))
+    while not waited.done() and asked < 16:
+        assert await consumer.end_offsets([tp]) == {tp: 1}
+        assert list(await consumer.get_many(wait=0.01)) == []
+        asked += 1
+    waited.cancel()
+    assert asked == 16, "two a wait would be told where each has to wait for a fetch"
+    await broker.close()
 
 
 async def test_offsets_of_partitions_that_are_not_read_can_be_asked_too(broker: Broker) -> None:
