@@ -148,7 +148,7 @@ async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_
                     os.kill(executor.pid, signal.SIGSTOP)
             else:
                 guilty += [await ask(run, poison=poison, number=number) for number in range(count)]
-            innocent += await ask_for(run, 8.0, MORE * alone)
+            innocent += await ask_for(run, 6.0, MORE * alone)
             ended[kind] = sum(starts.values())
         report = await run.settled()
         ended[kind] = sum(starts.values())  # of the last, until all is settled
