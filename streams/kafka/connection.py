@@ -155,17 +155,18 @@ def close_what_it_begins_with(client: Any) -> None:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait([task], timeout=_ANSWER_WAIT)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            try:
+                await asyncio.wait([task], timeout=_ANSWER_WAIT)
+            finally:
+                task.cancel()
             raise
 
     client.bootstrap = whole
 
 
 def ask_beside_fetches(client: Any) -> None:
-    """Have the ``client`` of a consumer without a group ask for offsets on another connection: a broker answers those
-    of one connection in their order, and a fetch waits for what is written next.
+    """Have the ``client`` of a consumer that is no member of a group ask where topics end on another connection: a
+    broker answers the requests of one in their order, and a fetch waits for what is written next.
     """
     send = client.send
 
