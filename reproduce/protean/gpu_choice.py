@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sluicegate.policies.placement.slice_choice import SliceLoad
 from sluicegate.policies.placement.slice_queue_port import Waiting
-from sluicegate.profiles.catalogue.slowdown import SlowdownTable, eta
+from sluicegate.profiles.catalogue.slowdown import Footprint, SlowdownTable, eta
 
 
 class GpuLoad(Protocol):
@@ -63,19 +63,28 @@ class LeastSlowdown:
     def choose(self, item: Waiting, gpus: Sequence[GpuLoad]) -> int | None:
         """Index of the GPU; None where none takes batches. Of those with as many batches before it, by the slowdown to
         a thousandth; near equals: the GPU whose slices carry less in all."""
-        best: tuple[int, float, float, int] | None = None
+        best: tuple[tuple[int, float], float, int] | None = None
+        known: dict[str, Footprint | None] = {}
         for at, gpu in enumerate(gpus):
             if not gpu.takes:
                 continue
-            waiting, carried = gpu.waiting, sum(part.fbr for part in gpu.slices)
+            waiting = gpu.waiting
+            if best is not None and waiting > best[0][0]:
+                continue
+            least: tuple[int, float] | None = None
             for part in gpu.slices:
-                mine = self._table.known(item.variant, part.profile)
+                if part.profile not in known:
+                    known[part.profile] = self._table.known(item.variant, part.profile)
+                mine = known[part.profile]
                 if mine is None or mine.memory_bytes > part.memory_bytes:
                     continue
-                before = waiting + (part.free_bytes < mine.memory_bytes)
-                cost = (before, round(eta(mine.rdf, mine.fbr, part.fbr), 3), carried, at)
-                if best is None or cost < best:
-                    best = cost
+                cost = waiting + (part.free_bytes < mine.memory_bytes), round(eta(mine.rdf, mine.fbr, part.fbr), 3)
+                if least is None or cost < least:
+                    least = cost
+            if least is not None and (best is None or least <= best[0]):
+                carried = sum(part.fbr for part in gpu.slices)
+                if best is None or (least, carried) < best[:2]:
+                    best = least, carried, at
         return None if best is None else best[-1]
 
 

@@ -3,6 +3,8 @@
 After PROTEAN, section 4.4: reactive start, delayed termination.
 """
 
+from copy import copy
+
 
 class Containers:
     """Warm containers by GPU and variant. ``keep_alive``: seconds that an idle container is kept; 0 ends it at once."""
@@ -12,6 +14,11 @@ class Containers:
         self._idle: dict[tuple[str, str], list[float]] = {}
         self.cold_starts = 0
         self.warm_starts = 0
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Containers":
+        made = copy(self)
+        made._idle = {key: idle.copy() for key, idle in self._idle.items()}
+        return made
 
     def take(self, gpu: str, variant: str, now: float) -> bool:
         """A batch needs a container: whether a warm one was there, the one idle for the shortest time first."""

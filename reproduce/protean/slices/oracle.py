@@ -93,13 +93,14 @@ class OracleControl:
     def _scored(
         self, world: World, plans: list[_Plan], now: float, known: Mapping[_Plan, tuple[float, float]] | None = None
     ) -> dict[_Plan, tuple[float, float]]:
-        """Scores of those that are not ``known``; a plan is given up as soon as it is worse than the best so far."""
+        """Scores of those that are not ``known``; a plan is given up as soon as it is worse than the best so far: by
+        strict queries alone where none is known, since the runner-up's best-effort time counts then."""
         scored: dict[_Plan, tuple[float, float]] = {}
-        least = min(known.values())[0] if known else math.inf
+        least = min(known.values()) if known else (math.inf, math.inf)
         for plan in dict.fromkeys(plans):
             if known is None or plan not in known:
-                scored[plan] = self._score(world, plan, now, least)
-                least = min(least, scored[plan][0])
+                found = scored[plan] = self._score(world, plan, now, least)
+                least = min(least, found if known else (found[0], math.inf))
         return scored
 
     def _best_geometries(self, scored: Mapping[_Plan, tuple[float, float]]) -> tuple[Geometry, Geometry]:
@@ -109,14 +110,14 @@ class OracleControl:
         ranked = sorted(uniform, key=lambda g: uniform[g])
         return ranked[0], ranked[1]
 
-    def _score(self, world: World, plan: _Plan, now: float, known: float) -> tuple[float, float]:
+    def _score(self, world: World, plan: _Plan, now: float, least: tuple[float, float]) -> tuple[float, float]:
         """Late strict queries and seconds of best-effort ones in the interval; infinite where a batch has no slice."""
         try:
-            return self._tried(world, plan, now, known)
+            return self._tried(world, plan, now, least)
         except ConfigurationError:
             return math.inf, math.inf
 
-    def _tried(self, world: World, plan: _Plan, now: float, known: float) -> tuple[float, float]:
+    def _tried(self, world: World, plan: _Plan, now: float, least: tuple[float, float]) -> tuple[float, float]:
         copy = world.fork()
         copy.control = None
         self._apply(copy, plan, now)
@@ -130,7 +131,7 @@ class OracleControl:
                 else:
                     others += ended.batch.rows * (ended.at - ended.batch.formed)
             copy.ended.clear()
-            if late > known:
+            if (late, others) > least:
                 return late, math.inf
         for key in copy.unfinished():
             batch = world.workload.batches[key]

@@ -8,7 +8,7 @@ Rules:
 - A batch without a warm container first waits for one to start (its memory is taken, it uses no bandwidth meanwhile).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from sluicegate.planner.geometry.mig_tables import Geometry, PlacementTable
@@ -39,6 +39,9 @@ class SimSlice(SliceLoad):
     version: int = 0
     number: int = 0
     jobs: list[tuple[float, int, Running]] = field(default_factory=list)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "SimSlice":
+        return replace(self, jobs=self.jobs.copy())
 
     def begin(self, running: Running, now: float) -> None:
         """``running`` begins to run (its memory was taken by ``reserve``)."""

@@ -11,7 +11,7 @@ Rules:
 """
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -135,6 +135,10 @@ class World:
         shared = (self.workload, self.table, self.placements, self.rules, self.control)
         memo: dict[int, Any] = {id(x): x for x in shared}
         memo[id(self.ended)] = []
+        jobs = (part.jobs for gpu in self.gpus for part in gpu.parts.values())
+        # What these hold never changes, so that the copies may hold the same.
+        for held in (self._heap, self._homeless, self.recut, self._open, *jobs):
+            memo[id(held)] = copy(held)
         return deepcopy(self, memo)
 
     def at(self, when: float, what: Any) -> None:
