@@ -12,7 +12,8 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -82,16 +83,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Thousands of tests are held until the end: who collects garbage need not look at them, nor meanwhile."""
     gc.disable()
     try:
+        _translate_a_part(session.config)
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_SELDOM)
         gc.enable()
+
+
+def _translate_a_part(config: pytest.Config) -> None:
+    """Each process of several translates a part of the files for all, before each reads them all."""
+    if (worker := getattr(config, "workerinput", None)) is None:
+        return
+    places = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    files = sorted({file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])})
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # What is wrong with it, or why it is skipped, is told when it is read.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 
 @pytest.fixture(scope="session", autouse=True)
