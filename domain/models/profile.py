@@ -7,6 +7,7 @@ is the least that a longer one takes, and lengths in between are interpolated li
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, assert_never
 
 from sluicegate.domain.errors import InvalidInputError
@@ -241,6 +242,7 @@ def _later(points: tuple[BatchLatency, ...], seconds: float) -> tuple[BatchLaten
     return tuple(replace(p, median=p.median + seconds, p95=p.p95 + seconds) for p in points)
 
 
+@lru_cache(maxsize=8192)  # a plan asks for the same curves again and again
 def _interpolated(points: tuple[BatchLatency, ...], quantile: AnyQuantile, top: int) -> tuple[float, ...]:
     known = [(p.batch, _latency(p, quantile)) for p in points]
     seconds: list[float] = []

@@ -7,6 +7,7 @@ in larger batches; rules that must not do that keep the limit themselves.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from sluicegate.domain.events import Hosted, HostedOn, MarginsTold
 from sluicegate.domain.fleet.device import WHOLE, Device, Slice, profile_type
@@ -53,12 +54,15 @@ def hosted_variant(
     limit = max(max_batch, largest_batch(catalogue, profile, quantile)) if burst else max_batch
     curve = profile.curve(quantile, limit=max(1, limit))
     sure = profile.curve("sure", limit=max(1, limit)).seconds
-    least, pace = (
-        max(a / b for a, b in zip(profile.curve(quantity, limit=max(1, limit)).seconds, sure, strict=True))
-        for quantity in _EARNED
-    )
+    least, pace = (_most(profile.curve(q, limit=max(1, limit)).seconds, sure) for q in _EARNED)
     accuracy = catalogue.variants[profile.variant].accuracy
     return Hosted(profile.variant, accuracy, curve, sure, least, pace, profile.executors, profile.fbr)
+
+
+@lru_cache(maxsize=4096)  # a slice's variants are the same in most plans
+def _most(seconds: tuple[float, ...], sure: tuple[float, ...]) -> float:
+    """Of ``sure``, by size, the largest part that ``seconds`` takes."""
+    return max(a / b for a, b in zip(seconds, sure, strict=True))
 
 
 def hosted_on(
