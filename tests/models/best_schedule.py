@@ -20,20 +20,21 @@ def best_schedule(
     """
 
     @cache
-    def best(free: tuple[float, ...], left: tuple[int, ...]) -> float:
-        found = 0.0
-        for number, kind in enumerate(devices):
-            for app, variants in values.items():
-                mine = [q for q in left if queries[q][0] == app]
-                for variant, value in variants.items():
-                    curve = curves.get((variant, kind), ())
-                    for size in range(1, min(len(mine), len(curve)) + 1):
-                        for batch in combinations(mine, size):
-                            end = max(free[number], *(queries[q][1] for q in batch)) + curve[size - 1]
-                            if all(end <= queries[q][2] for q in batch):
-                                then = (*free[:number], end, *free[number + 1 :])
-                                rest = tuple(q for q in left if q not in batch)
-                                found = max(found, size * value + best(then, rest))
+    def best(number: int, free: float, left: tuple[int, ...]) -> float:
+        """Of ``left``, on the device of this ``number`` from ``free`` on and those after it."""
+        if number == len(devices):
+            return 0.0
+        found = best(number + 1, 0.0, left)
+        for app, variants in values.items():
+            mine = [q for q in left if queries[q][0] == app]
+            for variant, value in variants.items():
+                curve = curves.get((variant, devices[number]), ())
+                for size in range(1, min(len(mine), len(curve)) + 1):
+                    for batch in combinations(mine, size):
+                        end = max(free, *(queries[q][1] for q in batch)) + curve[size - 1]
+                        if all(end <= queries[q][2] for q in batch):
+                            rest = tuple(q for q in left if q not in batch)
+                            found = max(found, size * value + best(number, end, rest))
         return found
 
-    return best((0.0,) * len(devices), tuple(range(len(queries))))
+    return best(0, 0.0, tuple(range(len(queries))))
