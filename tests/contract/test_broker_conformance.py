@@ -132,9 +132,11 @@ async def test_beginning_and_end_offsets_tell_what_is_kept(broker: Broker) -> No
 
 
 @pytest.mark.kafka
-async def test_where_a_partition_ends_is_told_while_a_read_waits_for_what_comes_next(kafka_url: str) -> None:
+async def test_where_a_partition_ends_is_told_while_a_read_waits_for_what_comes_next(
+    kafka_url: str, library: str
+) -> None:
     """A broker answers one request of a connection after another, and a fetch waits there: for longer than this."""
-    broker = connect(kafka_url, kafka=KafkaSettings(fetch_wait=90.0, answer_timeout=100.0))
+    broker = connect(kafka_url, kafka=KafkaSettings(fetch_wait=90.0, answer_timeout=100.0, library=library))
     topic = await new_topic(broker)
     tp = TopicPartition(topic, 0)
     await write(await started(broker), topic, [b"x"])
@@ -145,6 +147,8 @@ async def test_where_a_partition_ends_is_told_while_a_read_waits_for_what_comes_
         for _ in range(3):
             assert list(await consumer.get_many(wait=0.05)) == []
             assert await consumer.end_offsets([tp]) == {tp: 1}
+            assert await consumer.beginning_offsets([tp]) == {tp: 0}
+            assert await consumer.offsets_for_times({tp: 0.0}) == {tp: 0}
     await broker.close()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
 from sluicegate.streams.kafka.connection import Seldom
@@ -115,17 +116,39 @@ async def in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
     """What ``work`` gives, in a thread of its own that nobody waits for should this be cancelled."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Result] = loop.create_future()
+    _begin(lambda: _settle(loop, found, lambda: work(*arguments)))
+    return await found
+
+
+async def asked(servers: str, settings: KafkaSettings, question: Callable[[Any], Result]) -> Result:
+    """What ``question`` gives of an admin client of its own. The client ends after that, which may take its time."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Result] = loop.create_future()
+    clients: list[AdminClient] = []
+
+    def ask() -> Result:
+        clients.append(AdminClient(connection(servers, settings)))
+        return question(clients[0])
 
     def run() -> None:
-        try:
-            result = work(*arguments)
-        except BaseException as error:
-            tell(loop, _fail, found, error)
-        else:
-            tell(loop, _succeed, found, result)
+        _settle(loop, found, ask)
+        clients.clear()
 
-    threading.Thread(target=run, name="sluice-rdkafka", daemon=True).start()
+    _begin(run)
     return await found
+
+
+def _begin(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="sluice-rdkafka", daemon=True).start()
+
+
+def _settle(loop: asyncio.AbstractEventLoop, found: "asyncio.Future[Result]", work: Callable[[], Result]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        tell(loop, _fail, found, error)
+    else:
+        tell(loop, _succeed, found, result)
 
 
 def tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: Any) -> None:

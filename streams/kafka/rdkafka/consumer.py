@@ -14,15 +14,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from math import ceil, inf
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka.admin import OffsetSpec
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams import ports
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.consumer import FOLLOWING, Counts, lost
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
-from sluicegate.streams.kafka.rdkafka.connection import connection, failed, in_thread, patiently, tell
+from sluicegate.streams.kafka.rdkafka.connection import asked, connection, failed, patiently, tell
 from sluicegate.streams.kafka.rdkafka.fetcher import Fetcher, kafka
 from sluicegate.streams.kafka.rdkafka.reading import Reading
 from sluicegate.streams.ports import BrokerError, LostPartitionError, Record, TopicPartition, Unreadable
@@ -202,21 +202,17 @@ class RdkafkaConsumer:
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """First offset still kept."""
-        return {tp: first for tp, (first, _) in (await self._bounds(partitions)).items()}
+        return await self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Offset that the next record will get."""
-        return {tp: last for tp, (_, last) in (await self._bounds(partitions)).items()}
+        return await self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, float]) -> Mapping[TopicPartition, int | None]:
         """First offset at or after each time."""
-        inner = self._started()
-        await self._check_known(times)
         # Up to the next millisecond, which is what timestamps are kept to; the margin is for how floats are held.
-        asked = [kafka(TopicPartition(*tp), max(0, ceil(1e3 * at - 1e-4))) for tp, at in times.items()]
-        within = self._settings.request_timeout
-        found = await self._answer(self._do(lambda: patiently(lambda: inner.offsets_for_times(asked, within), within)))
-        return {TopicPartition(one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found}
+        wanted = {tp: OffsetSpec.for_timestamp(max(0, ceil(1e3 * at - 1e-4))) for tp, at in times.items()}
+        return {tp: offset if offset >= 0 else None for tp, offset in (await self._offsets(wanted)).items()}
 
     async def stop(self) -> None:
         """Leave the group and disconnect, within a bound."""
@@ -247,7 +243,8 @@ class RdkafkaConsumer:
     async def _out_of_range(self, place: TopicPartition) -> None:
         """Its position lies before the beginning, or behind the end: go on where something is."""
         since = self._fetcher.doubted.pop(place)
-        first, last = (await self._bounds([place]))[place]
+        (first,) = (await self.beginning_offsets([place])).values()
+        (last,) = (await self.end_offsets([place])).values()
         if place not in self._fetcher.held:
             return
         at = self._fetcher.position(place)
@@ -264,14 +261,13 @@ class RdkafkaConsumer:
         ours."""
         inner = self._started()
         identity = await self._answer(self._do(inner.consumer_group_metadata))
-        if identity == self._identity and await self._answer(in_thread(self._is_member)):
+        if identity == self._identity and await self._answer(asked(self._servers, self._settings, self._is_member)):
             return
         log.warning("a member of %s stood still, and reads again what it had not handed out", self._reads.group)
         self._identity = identity
         self._fetcher.fetch_all_again()
 
-    def _is_member(self) -> bool:
-        admin = AdminClient(connection(self._servers, self._settings))
+    def _is_member(self, admin: Any) -> bool:
         (asked,) = admin.describe_consumer_groups([self._reads.group]).values()
         known = asked.result(timeout=self._settings.answer_timeout)
         return self._inner is not None and self._inner.memberid() in {member.member_id for member in known.members}
@@ -354,12 +350,13 @@ class RdkafkaConsumer:
         end = self._reads.start_at == "end"
         return {tp: known[tp] if tp in known else _bounds_of(inner, tp, within)[end] for tp in partitions}
 
-    async def _bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        inner = self._started()
-        wanted = [TopicPartition(*tp) for tp in partitions]
+    async def _offsets(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+        """By a connection of its own: a broker answers those of one in turn, and a fetch waits for what comes next."""
+        self._started()
         await self._check_known(wanted)
         within = self._settings.request_timeout
-        return await self._answer(self._do(lambda: {tp: _bounds_of(inner, tp, within) for tp in wanted}))
+        ask = lambda admin: patiently(lambda: _listed(admin, wanted, within), within)  # noqa: E731
+        return await self._answer(asked(self._servers, self._settings, ask)) if wanted else {}
 
     async def _do(self, work: Callable[[], Result]) -> Result:
         reading = self._reading
@@ -401,6 +398,12 @@ class RdkafkaConsumer:
 def _committed(inner: Any, partitions: Iterable[TopicPartition], within: float) -> list[int | None]:
     found = patiently(lambda: inner.committed([kafka(tp) for tp in partitions], within), within)
     return [one.offset if one.offset >= 0 else None for one in found]
+
+
+def _listed(admin: Any, wanted: Mapping[TopicPartition, OffsetSpec], within: float) -> dict[TopicPartition, int]:
+    specs = {kafka(TopicPartition(*tp)): spec for tp, spec in wanted.items()}
+    told = admin.list_offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=within)
+    return {TopicPartition(of.topic, of.partition): found.result().offset for of, found in told.items()}
 
 
 def _bounds_of(inner: Any, partition: TopicPartition, within: float) -> tuple[int, int]:
