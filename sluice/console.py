@@ -76,9 +76,10 @@ def steps(name: str) -> Iterator[Callable[[str, float], None]]:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn errors raised on purpose into one line on standard error and exit code 2."""
+    """Turn errors raised on purpose into one line on standard error, their notes at its end, and exit code 2."""
     try:
         yield
     except (SluiceError, ClientError) as error:
-        err.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        told = " ".join([str(error), *getattr(error, "__notes__", ())])
+        err.print(f"[bold red]error[/] {escape(told)}", highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from error

@@ -37,8 +37,8 @@ def ended_early(names: Sequence[str]) -> SluiceError:
 
 
 async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
-    """Run all until ``stop``; where one fails, stop the others and raise its error. One that returns before ``stop``
-    has failed too.
+    """Run all until ``stop``; where one fails, stop the others and raise its error, with its name as a note. One that
+    returns before ``stop`` has failed too.
 
     Stages are stopped in the order given, upstream first, so that what is in flight flows out; neighbours of one kind
     together. Those that do not end in time are named, cancelled and left.
@@ -50,11 +50,13 @@ async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
         await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
         early = [] if stop.is_set() else [task.get_name() for task in tasks if task.done()]
         await _stop_all(stages, tasks, stops)
-        failures = [t for t in tasks if t.done() and not t.cancelled() and t.exception() is not None]
-        for task in failures:
-            log.error("stage %s failed: %s", task.get_name(), task.exception())
-        if failures:
-            await failures[0]
+        ended = [t for t in tasks if t.done() and not t.cancelled()]
+        failures = [(t.get_name(), error) for t in ended if (error := t.exception()) is not None]
+        for name, error in failures[1:]:
+            log.error("stage %s failed: %s", name, error)
+        for name, error in failures[:1]:
+            error.add_note(f"(stage {name})")
+            raise error
         if early:
             raise ended_early(early)
     finally:

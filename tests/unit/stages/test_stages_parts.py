@@ -295,7 +295,7 @@ class OneStage:
 
     async def run(self, stop: asyncio.Event) -> None:
         if self.fails:
-            raise RuntimeError("broken")
+            raise RuntimeError(f"{self.name} is broken")
         if self.lasts is not None:
             await asyncio.sleep(self.lasts)
             return
@@ -305,9 +305,17 @@ class OneStage:
 
 async def test_one_stage_that_fails_stops_the_others_and_is_told() -> None:
     good = OneStage("good")
-    with pytest.raises(RuntimeError, match="broken"):
+    with pytest.raises(RuntimeError, match="broken") as raised:
         await run_stages([good, OneStage("bad", fails=True)], asyncio.Event())
     assert good.stopped
+    assert raised.value.__notes__ == ["(stage bad)"]
+
+
+async def test_of_stages_that_fail_one_is_raised_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="first is broken") as raised:
+        await run_stages([OneStage("first", fails=True), OneStage("second", fails=True)], asyncio.Event())
+    assert raised.value.__notes__ == ["(stage first)"]
+    assert [record.getMessage() for record in caplog.records] == ["stage second failed: second is broken"]
 
 
 async def test_one_stage_that_ends_by_itself_stops_the_others_and_is_told() -> None:
