@@ -47,7 +47,8 @@ POISON = {"hang": HANGS, "crash": 2 * CRASHES, "memory": 2 * OVERFILLS, "stop": 
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model, registered as any other; a row takes it some 10 ms."""
     folder = tmp_path_factory.mktemp("perilous")
-    request = request_of(write_model(folder, perilous(1_200_000)), write_rows(folder), slo=1.0)
+    x, labels = labelled_rows(120)
+    request = request_of(write_model(folder, perilous(1_200_000)), write_rows(folder, x=x, label=labels), slo=1.0)
     record = register(request, folder / "home").record
     assert any(c.served for c in record.candidates)
     return folder / "home"
