@@ -15,9 +15,9 @@ Rules:
   says otherwise.
 - Where the machine itself is short (``sluicegate.planner.estimates.host_strain``) that is said, plans count on less of
   it, and what load alone asks for is asked for less and less often.
-- An answer is published if devices changed since the plan in force, if it holds other variants, or if a share moved by
-  more than ``publish_change``: an epoch that changes nothing costs routers a switch for nothing. Placements on devices
-  that died while it was solved are left out.
+- An answer is published if devices or the registry changed since the plan in force (who registers waits for it), if it
+  holds other variants, or if a share moved by more than ``publish_change``: an epoch that changes nothing costs routers
+  a switch for nothing. Placements on devices that died while it was solved are left out.
 - Epochs are (term, number), numbers from 1, strictly increasing.
 - A standby's controller listens: it knows demand, devices, measured latencies and failed loads, and decides nothing.
   Once it leads, the newest plan goes on at once in the new term, on the devices that are heard, and a new one is asked
@@ -156,6 +156,7 @@ class Controller:
         actions: list[ControllerAction | Solve] = []
         if leads and changed:
             self._asking.drop()  # its answer would be about what is served no more
+            self._asking.publish_anyway = True
             self._asking.want(f"registry: {', '.join(changed)}", now)
             self._maybe_solve(now, actions)
         return actions
@@ -244,7 +245,7 @@ class Controller:
             case Change.STAYS | Change.CHANGED:
                 self._asking.want(reason, now)
                 self._reduce(reason, now, actions)
-        self._asking.devices_changed = True
+        self._asking.publish_anyway = True
 
     def _name_leaving(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:
         """No plan may follow where nobody else hosts, and what lies on its topic waits for one that names it."""
@@ -279,7 +280,7 @@ class Controller:
         plan = self._plan
         named = [name for name, incarnation in gone if plan is not None and plan.incarnations.get(name) == incarnation]
         if plan is not None and named:
-            self._asking.devices_changed = True
+            self._asking.publish_anyway = True
             self._carry_on(plan, f"device {', '.join(named)} gone", now, actions)
 
     def _weigh_hosts(self, now: float, actions: list[ControllerAction | Solve]) -> None:
@@ -297,7 +298,7 @@ class Controller:
 
     def _without(self, reason: str, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force without the devices that are gone, and ask for a better one."""
-        self._asking.devices_changed = True
+        self._asking.publish_anyway = True
         self._asking.want(reason, now)
         self._asking.urgent = True
         self._reduce(reason, now, actions)
@@ -316,7 +317,7 @@ class Controller:
             if self._rule is not None and one.state == "recut_failed":
                 self._rule.ended(one.device)
             self._asking.want(f"{one.device} {one.state}", now + self._settings.join_grace)
-            self._asking.devices_changed = True
+            self._asking.publish_anyway = True
 
     def _wish(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Where a rule says how GPUs are to be cut: begin what it says, and plan without them."""
@@ -409,7 +410,7 @@ class Controller:
         left = reduced(plan, self._hosts(), event.reason)
         plan = plan if left is None else replace(left, solve_s=event.solve_s)
         actions.extend(self._shortage.observe(plan))
-        if pending.devices_changed or recut or self._plan is None or self._worth(self._plan, plan):
+        if pending.publish_anyway or recut or self._plan is None or self._worth(self._plan, plan):
             self._publish(plan, now, actions)
 
     @property

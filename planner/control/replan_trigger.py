@@ -55,17 +55,17 @@ def _briefly(reasons: list[str]) -> list[str]:
 
 @dataclass(slots=True)
 class Pending:
-    """The Solve that is out: what was asked, when, and whether devices changed before it was asked."""
+    """The Solve that is out: what was asked, when, and whether its answer is published though it changes nothing."""
 
     number: int
     asked: float
     problem: Problem
-    devices_changed: bool
+    publish_anyway: bool
 
 
 class Asking:
     """Decides when to request a new plan, and tracks the outstanding request. ``urgent``: the next one must not wait.
-    ``devices_changed``: since the last one. ``damped``: a host is starved."""
+    ``publish_anyway``: devices or the registry changed since the last one. ``damped``: a host is starved."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
@@ -78,7 +78,7 @@ class Asking:
         self._took = 0.0
         self._wait = 0.0
         self.urgent = False
-        self.devices_changed = False
+        self.publish_anyway = False
         self.damped = False
 
     def begin(self) -> None:
@@ -88,7 +88,7 @@ class Asking:
         self._wanted.clear()
         self._by_load.clear()
         self.urgent = self._after_burst = False
-        self.devices_changed = True
+        self.publish_anyway = True
 
     def want(self, reason: str, at: float, *, by_load: bool = False) -> None:
         """A plan should be asked for then, for this reason. ``by_load``: it may wait where a host is starved."""
@@ -97,9 +97,9 @@ class Asking:
             self._by_load.add(reason)
 
     def drop(self) -> None:
-        """Whatever is out, its answer is of no use any more; devices that changed before it was asked still have."""
+        """Whatever is out, its answer is of no use any more; what changed before it was asked still has."""
         pending, self._pending = self._pending, None
-        self.devices_changed = self.devices_changed or (pending is not None and pending.devices_changed)
+        self.publish_anyway = self.publish_anyway or (pending is not None and pending.publish_anyway)
 
     def late(self, now: float) -> bool:
         """Whether what is out was not answered in time; it is then given up and asked for again."""
@@ -135,14 +135,14 @@ class Asking:
         s = self._settings
         reasons = _briefly(sorted(self._wanted))
         self._solves += 1
-        self._pending = Pending(self._solves, now, problem, self.devices_changed)
+        self._pending = Pending(self._solves, now, problem, self.publish_anyway)
         self._after_burst = any(reason.startswith(_BURST) for reason in reasons)
         solve = Solve(problem, "; ".join(reasons), self.urgent, self._solves)
         longer = max(s.burst_interval, 2.0 * self._wait, s.strain.rest * self._took)
         self._wait = min(s.plan_period, longer) if self.damped else 0.0
         self._wanted.clear()
         self._by_load.clear()
-        self.urgent = self.devices_changed = False
+        self.urgent = self.publish_anyway = False
         self._last = now
         return solve
 

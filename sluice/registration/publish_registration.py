@@ -17,7 +17,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.catalogue.run_folders import SAID_AFTER, connected, live_server, strange_home
-from sluicegate.sluice.registration.registry_topic import publish_catalogue
+from sluicegate.sluice.registration.registry_topic import is_said, publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.ports import Broker, Record, TopicPartition
 from sluicegate.streams.records import control
@@ -71,8 +71,11 @@ async def announce(
                     [app], partitions=settings.partitions_of([app], promised), policies=settings.topics.policies()
                 )
             )
+        fresh = wait > 0.0 and not await is_said(broker, topics, catalogue, app)
+        before = await _newest_plan(broker, topics) if fresh else NO_EPOCH
         offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
-        plan = await planned(broker, topics, app, set(catalogue.variants), within=wait) if wait > 0.0 else None
+        variants = set(catalogue.variants)
+        plan = await planned(broker, topics, app, variants, after=before, within=wait) if wait > 0.0 else None
         return Announced(f"{topics.registry}@{offset}", plan)
     except SluiceError as error:
         return Announced(why=f"{url}: {error}")
@@ -82,10 +85,11 @@ async def announce(
 
 
 async def planned(
-    broker: Broker, topics: Topics, app: str, variants: Collection[str], *, within: float
+    broker: Broker, topics: Topics, app: str, variants: Collection[str], *, after: Epoch = NO_EPOCH, within: float
 ) -> Epoch | None:
-    """The newest plan once it hosts these of ``app`` (none: ``variants`` is empty) and a device has loaded them."""
-    watch = _Watch(app, frozenset(variants), topics.plan)
+    """The newest plan once it follows ``after``, hosts these of ``app`` (none: ``variants`` is empty) and a device has
+    loaded them."""
+    watch = _Watch(app, frozenset(variants), topics.plan, after)
     partitions = [TopicPartition(topics.plan, 0), TopicPartition(topics.acks, 0)]
     try:
         async with asyncio.timeout(within):
@@ -98,6 +102,13 @@ async def planned(
     except TimeoutError:
         return None
     return watch.plan.epoch if watch.plan is not None else None
+
+
+async def _newest_plan(broker: Broker, topics: Topics) -> Epoch:
+    watch = _Watch("", None, topics.plan)
+    async for record in read_results(broker, [TopicPartition(topics.plan, 0)], follow=False):
+        watch.read(record)
+    return watch.plan.epoch if watch.plan is not None else NO_EPOCH
 
 
 async def await_loaded(
@@ -128,12 +139,14 @@ async def await_loaded(
 
 
 class _Watch:
-    """Folds plans and acknowledgements, in any order between the two topics. ``variants``: None for any."""
+    """Folds plans and acknowledgements, in any order between the two topics. ``variants``: None for any. ``after``: the
+    plan that is waited for follows this one."""
 
-    def __init__(self, app: str, variants: frozenset[str] | None, plans: str) -> None:
+    def __init__(self, app: str, variants: frozenset[str] | None, plans: str, after: Epoch = NO_EPOCH) -> None:
         self._app = app
         self._variants = variants
         self._plans = plans
+        self._after = after
         self._staged: dict[str, tuple[Epoch, frozenset[str]]] = {}
         self.plan: Plan | None = None
 
@@ -154,7 +167,7 @@ class _Watch:
         return self._done()
 
     def _done(self) -> bool:
-        if self.plan is None:
+        if self.plan is None or not follows(self.plan.epoch, self._after):
             return False
         hosts = [p for p in self.plan.of_app(self._app) if p.variants]
         if not hosts:  # a plan that stands in for a better one may host fewer apps

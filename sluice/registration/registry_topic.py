@@ -57,6 +57,12 @@ async def publish_catalogue(
     return max((w.offset + 1 for w in written), default=end)
 
 
+async def is_said(broker: Broker, topics: Topics, catalogue: Catalogue, app: str) -> bool:
+    """Whether the topic says of ``app`` what ``catalogue`` says, byte for byte."""
+    there, _ = await _records(broker, topics)
+    return there.get(app) == (app_record(catalogue, app) if app in catalogue.apps else None)
+
+
 async def read_catalogue(broker: Broker, topics: Topics) -> Catalogue:
     """What the topic says, rebuilt. Raises InvalidInputError for a record that is no catalogue of one app."""
     there, _ = await _records(broker, topics)

@@ -105,7 +105,7 @@ def register_command(
         if not models and validation is None and any(v is not None for v in (slo, min_accuracy, weight)):
             _check_given(context, "without models", "app", "slo_ms", "min_accuracy", "weight", *_ANYWAY)
             Registered(chosen.home).change(app, slo=slo, min_accuracy=min_accuracy, weight=weight)
-            _tell_change(_announce(chosen, app, wait), f"{app} is served on other terms", {"app": app}, as_json=as_json)
+            _tell_change(chosen, app, wait, f"{app} is served on other terms", {"app": app}, as_json=as_json)
             return
         if not models or validation is None:
             raise InvalidInputError("MODEL, --validation", "give the .onnx files and their labelled rows")
@@ -156,16 +156,19 @@ def _change(settings: Settings, app: str, version: int | None, wait: float, *, a
         registered.publish(registered.record(app, version))
         told = f"{app} is served as version {version}"
     said = {"app": app, "served_version": version, "versions": registered.versions(app)}
-    _tell_change(_announce(settings, app, wait), told, said, as_json=as_json)
+    _tell_change(settings, app, wait, told, said, as_json=as_json)
 
 
-def _tell_change(announced: Announced | None, told: str, said: dict[str, Any], *, as_json: bool) -> None:
+def _tell_change(settings: Settings, app: str, wait: float, told: str, said: dict[str, Any], *, as_json: bool) -> None:
+    announced = _announce(settings, app, wait)
     if as_json:
         print_json({**said, **_described(announced)})
         return
     out.print(told)
     if announced is not None and announced.plan is not None:
         out.print(f"in force from plan {announced.plan.term}.{announced.plan.number} on")
+    elif announced is not None and announced.place is not None:
+        out.print(_unplanned(announced.place, wait), markup=False, highlight=False)
 
 
 def _announce(settings: Settings, app: str, wait: float) -> Announced | None:
@@ -182,7 +185,11 @@ def _served(told: Announced | None, app: str, wait: float) -> str:
         return f"next: sluice up, then sluice infer --app {app}"
     if told.plan is not None:
         return f"served from plan {told.plan.term}.{told.plan.number} on; next: sluice infer --app {app}"
-    return f"told to {told.place}" + (f"; no plan has it within {wait:g} s" if wait else "")
+    return _unplanned(told.place, wait)
+
+
+def _unplanned(place: str, wait: float) -> str:
+    return f"told to {place}" + (f"; no plan has it within {wait:g} s" if wait else "")
 
 
 def _described(told: Announced | None) -> dict[str, Any]:

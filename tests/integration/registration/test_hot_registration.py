@@ -12,6 +12,8 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.sluice.registration import publish_registration
+from sluicegate.sluice.registration.publish_registration import announce
 from sluicegate.sluice.registration.registry_topic import app_record, publish_catalogue
 from sluicegate.stages.following.registry_follower import RegistryStage
 from sluicegate.stages.router import RouterStage
@@ -124,6 +126,35 @@ async def test_slo_and_least_accuracy_of_an_app_are_changed_while_it_is_served(t
         async with asyncio.timeout(PATIENCE_S):  # until the plan that the registration asked for is in force
             while (await last(run)).variant != "toy-v2":
                 pass
+
+
+async def test_other_terms_are_in_force_from_a_plan_that_came_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each device goes on hosting what it hosts."""
+
+    async def stays_open() -> None: ...
+
+    settings = settings_for("memory://", tmp_path, planner={"period_s": 60.0})
+    async with running(settings, connect("memory://")) as run:
+        await run.planned()
+        one = await last(run)
+        elsewhere = settings.model_copy(update={"broker": "kafka://there"})
+        with monkeypatch.context() as patch:
+            patch.setattr(run.broker, "close", stays_open)
+            patch.setattr(publish_registration, "connected", lambda *_: run.broker)
+            plans = [one.epoch]
+            for weight in (2.0, 3.0, 3.0):
+                known = toy_catalogue()
+                held = replace(known, apps={"toy": replace(known.apps["toy"], weight=weight)})
+                told = await announce(elsewhere, "toy", wait=PATIENCE_S, held=held)
+                assert told is not None and told.place is not None
+                plans.append(told.plan)
+        began, first, second, said_already = plans
+        assert began is not None and first is not None and second is not None
+        assert said_already is not None
+        assert began < first < second <= said_already
+        assert (await last(run)).variant == one.variant
 
 
 async def last(run: Running) -> Outcome:

@@ -71,19 +71,19 @@ def test_devices_have_changed_when_a_term_begins_and_not_once_that_was_asked_abo
         assert found.ask(PROBLEM, NOW).number == number
         pending = found.answered(solved(number))
         assert pending is not None
-        assert (pending.number, pending.asked, pending.devices_changed) == (number, NOW, changed)
+        assert (pending.number, pending.asked, pending.publish_anyway) == (number, NOW, changed)
 
 
 def test_devices_that_changed_before_a_question_without_an_answer_have_changed_for_the_next() -> None:
     found = asking()
     assert found.late(NOW + 8.0)
-    assert found.devices_changed
+    assert found.publish_anyway
     found.ask(PROBLEM, NOW + 8.0)
     found.answered(solved(2))
     found.want("why", NOW + 9.0)
     found.ask(PROBLEM, NOW + 9.0)
     assert found.late(NOW + 17.0)
-    assert not found.devices_changed
+    assert not found.publish_anyway
 
 
 def test_an_answer_counts_for_the_question_that_is_out_and_a_stand_in_leaves_it_out() -> None:
