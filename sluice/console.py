@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from textwrap import wrap
 from typing import Annotated, Any
 
 import orjson
@@ -25,6 +26,7 @@ MAX_SEED = 2**63 - 1
 """As of scenarios: a larger one could not be told as JSON."""
 
 _TOLD_EVERY_S = 10.0
+_NARROWEST = 20
 EXIT_FAILED = 1
 """The command ran and found a fault (an audit that does not balance, say)."""
 EXIT_USAGE = 2
@@ -37,6 +39,14 @@ def moment(at: float) -> str:
         return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="seconds")
     except (ValueError, OverflowError, OSError):  # infinite, or whatever time a producer gave its record
         return "not known"
+
+
+def print_aside(text: str) -> None:
+    """A dim paragraph, broken between words alone: names of variants have hyphens."""
+    width = max(out.width, _NARROWEST)
+    lines = wrap(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    for line in lines:
+        out.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

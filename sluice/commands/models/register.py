@@ -19,9 +19,9 @@ from sluicegate.domain.models.app import Promise
 from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.registration.task_metrics import METRICS
-from sluicegate.sluice.commands.models.variants import candidate_rows, nothing_to_scale_with
+from sluicegate.sluice.commands.models.variants import LARGEST, candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
-from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_json, steps
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_aside, print_json, steps
 from sluicegate.sluice.registration.given_models import models_of
 from sluicegate.sluice.registration.model_download import fetch, forget, is_address
 from sluicegate.sluice.registration.publish_registration import WAIT, Announced, announce
@@ -306,7 +306,7 @@ def show(made: Any, announced: Announced | None, wait: float, *, added: bool, as
     out.print(candidate_table(record))
     unserved = [f"{row['recipe']}: {row['reason']}" for row in candidate_rows(record) if not row["served"]]
     for line in (*unserved, *record.notes, *(f"{recipe}: {why}" for recipe, why in record.skipped.items())):
-        out.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        print_aside(line)
     state = "was registered before" if made.known else "is registered"
     if made.replaced and not added:
         out.print(
@@ -327,9 +327,9 @@ def _nothing_to_scale_with(record: Record) -> str:
 def candidate_table(record: Record) -> Table:
     """Candidates of a version: what was measured of each, and whether it is served."""
     title = f"{record.app.name} v{record.version}: {record.metric} on {record.scored_rows} rows"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # names of several models are long
-    table.add_column("variant", no_wrap=True)
-    for name in ("%", "ms", "largest: ms", "load", "MB"):
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0)  # names of several models are long
+    table.add_column("variant", overflow="fold")
+    for name in ("%", "ms", LARGEST, "load", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("served", no_wrap=True)
     for row in candidate_rows(record):

@@ -16,11 +16,14 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.registered_apps import CandidateDocument, Record, Registered
 from sluicegate.profiles.formats.catalogue_json import VariantDocument
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_aside, print_json
 from sluicegate.sluice.settings.settings import load
 
 _CONFIDENT = 1.96
 """Standard errors of a difference below which two accuracies are not told apart."""
+
+LARGEST = "largest:\nms"
+"""The heading of the largest batch and what it takes: in two lines, for names of variants to have the room."""
 
 Measured = Variant | VariantDocument
 """A variant, as it is served or as it stands in a record."""
@@ -54,9 +57,9 @@ def variants(
         out.print(_table(catalogue, name))
         for row in _not_served(records.get(name)):
             told = f"not served: {row['name']}, {100 * row['accuracy']:.1f} %: {row['reason']}"
-            out.print(told, style="dim", markup=False, soft_wrap=True)
+            print_aside(told.replace(f" {name}.v", " v"))  # as they are called in the table
         for line in _noise(catalogue.of_app(name)):
-            out.print(f"[dim]{line}[/]")
+            print_aside(line)
         if told := nothing_to_scale_with(name, catalogue.of_app(name)):
             out.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
 
@@ -205,9 +208,9 @@ def _noise(variants: Sequence[Variant]) -> list[str]:
 
 
 def _table(catalogue: Catalogue, app: str) -> Table:
-    table = Table(title=app, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=app, box=SIMPLE_HEAD, padding=0)  # what is left is the names'
     table.add_column("variant", overflow="fold")
-    table.add_column("accuracy %", justify="right", no_wrap=True)
+    table.add_column("accuracy\n%", justify="right", no_wrap=True)
     add_profile_columns(table)
     for variant in catalogue.of_app(app):
         spread = " nominal" if variant.nominal else f" ±{100 * variant.accuracy_se:.1f}" if variant.accuracy_se else ""
@@ -223,7 +226,7 @@ def _table(catalogue: Catalogue, app: str) -> Table:
 def add_profile_columns(table: Table) -> None:
     """Columns for ``profile_cells``."""
     table.add_column("device", no_wrap=True)
-    for name in ("ms", "p95", "largest: ms", "q/s", "MB"):
+    for name in ("ms", "p95", LARGEST, "q/s", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
 
 

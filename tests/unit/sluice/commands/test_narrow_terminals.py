@@ -5,11 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from sluicegate.domain.models.app import App
+from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.variant import Variant
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.dead_letter_replay import Replay
 from sluicegate.sluice.audit.fault_windows import WindowReport
 from sluicegate.sluice.audit.promise_audit import StreamReport
+from sluicegate.sluice.commands.models import variants
+from sluicegate.sluice.commands.models.register import candidate_table
 from sluicegate.sluice.commands.reading import results
 from sluicegate.sluice.commands.reading.audit import promises_table, windows_table
 from sluicegate.sluice.commands.reading.dead_letters import _show
@@ -20,6 +27,7 @@ from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records.dead_letters import DeadLetter
+from tests.unit.sluice.commands.test_candidate_rows import candidate, record
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 TWO_APPS = str(EXAMPLES / "problems" / "two-apps.yaml")
@@ -85,6 +93,44 @@ def test_what_an_audit_tells_of_windows_and_promises_fits_80_columns(monkeypatch
     words = printed.split()
     numbers = ("86400.5", "7654321", "1234", "98765", "43210", "56789", "654321", "11111", "76543", "unmarked", "no")
     assert {*numbers, "2023-11-14", "22:13:20+00:00", "cpu12", "missed", "998", "1000", "tracked"} <= {*words}
+
+
+def test_variants_are_named_whole_beside_their_figures_and_why_others_are_not_served_breaks_between_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    served, other = "v1.medium.int8-static-channel", "v1.medium.int8-static"
+    points = tuple(BatchLatency(batch, 1e-3 * (1 + batch / 16), 2e-3, 1e-3) for batch in (1, 64))
+    catalogue = Catalogue.of(
+        [App(name="clouds", slo=0.1)],
+        [
+            Variant(name=f"clouds.{served}", app="clouds", accuracy=0.804, accuracy_se=0.013),
+            Variant(name="clouds.v1.small.fp32", app="clouds", accuracy=0.5, accuracy_se=0.013),
+        ],
+        [Profile(variant=f"clouds.{served}", device_type="cpu", points=points, memory_bytes=123_400_000, load=0.1)],
+    )
+    reason = f"dominated by clouds.{served}, which is as accurate within the noise (+0.1 ± 0.8 points), and as fast"
+    loser = {"name": f"clouds.{other}", "accuracy": 0.8, "reason": reason}
+    monkeypatch.setattr(variants, "open_catalogue", lambda *_: (catalogue, tmp_path))
+    monkeypatch.setattr(variants, "_not_served", lambda _: [loser])
+    told = CliRunner().invoke(app, ["variants", "--app", "clouds"])
+    lines = told.stdout.splitlines()
+    assert told.exit_code == 0 and max(len(line) for line in lines) <= 80
+    row = next(line for line in lines if served in line)
+    assert row.split() == [served, "80.4", "±1.3", "cpu", "1.06", "2.00", "64:", "5.00", "12800", "123.4"]
+    began = next(i for i, line in enumerate(lines) if line.startswith("not served"))
+    said = " ".join(line.strip() for line in lines[began:])
+    assert said == f"not served: {other}, 80.0 %: {reason.replace('clouds.', '')}"
+
+
+def test_candidates_of_models_with_long_names_are_named_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{model}.int8-static-channel" for model in ("resnet18_quarter", "resnet18_halved")]
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(candidate_table(record(*(candidate(name, ("cpu", 0.0123)) for name in names))))
+    words = captured.get().split()
+    assert {*names} <= {*words}
 
 
 def test_results_where_there_is_no_result_topic_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
