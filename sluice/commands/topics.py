@@ -214,7 +214,9 @@ def _tell_differences(found: Found, *, as_json: bool) -> None:
     if not found.differences:
         out.print(f"{len(found.specs)} topics are there, as the settings say", highlight=False)
         return
-    shown = Table("topic", "what", "is", "should be")
+    shown = Table()
+    for column in ("topic", "what", "is", "should be"):
+        shown.add_column(column, overflow="fold")
     for one in found.differences:
         shown.add_row(one.topic, one.what, one.has or "missing", one.wants)
     out.print(shown)

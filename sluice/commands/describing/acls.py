@@ -1,10 +1,12 @@
 """``sluice describe acls``: what each role may do on the broker, as a list, as the broker's commands, or as a page."""
 
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
@@ -40,8 +42,12 @@ def acls(
     elif shell:
         typer.echo("\n".join(commands(found, user=user, server=server)))
     else:
-        shown = Table("user", "may", "on", "name", title="sluice describe acls")
-        for rule in found:
-            name = f"{rule.name}{'*' if rule.prefixed else ''}"
-            shown.add_row(f"{user}-{rule.role}", ", ".join(rule.operations), rule.resource, name)
-        out.print(shown)
+        for each, its in groupby(found, lambda rule: rule.role):
+            shown = Table(title=f"{user}-{each}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+            shown.add_column("may", no_wrap=True)
+            shown.add_column("on", no_wrap=True)
+            shown.add_column("name", overflow="fold")
+            for rule in its:
+                name = f"{rule.name}{'*' if rule.prefixed else ''}"
+                shown.add_row(", ".join(rule.operations), rule.resource, name)
+            out.print(shown)

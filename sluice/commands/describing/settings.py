@@ -23,7 +23,10 @@ def settings(
     if as_json:
         print_json({"settings": [asdict(setting) for setting in chosen]})
         return
-    shown = Table("setting", "takes", "default", title="sluice describe settings")
+    shown = Table(title="sluice describe settings")
+    shown.add_column("setting", no_wrap=True)
+    for column in ("takes", "default"):
+        shown.add_column(column, overflow="fold")
     for setting in chosen:
         shown.add_row(setting.name, setting.kind.replace("`", ""), setting.default.replace("`", ""))
     out.print(shown)

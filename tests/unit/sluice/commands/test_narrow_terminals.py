@@ -21,9 +21,11 @@ from sluicegate.sluice.commands.reading import results
 from sluicegate.sluice.commands.reading.audit import promises_table, windows_table
 from sluicegate.sluice.commands.reading.dead_letters import _show
 from sluicegate.sluice.commands.running.demo import reading_on
+from sluicegate.sluice.commands.topics import Found, _tell_differences
 from sluicegate.sluice.console import out
 from sluicegate.sluice.main import app, register_all
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.streams.kafka.topic_configs import Difference
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records.dead_letters import DeadLetter
@@ -43,8 +45,10 @@ register_all()
         ["sustain", "--latency-ms", "1:5,8:20,32:60", "--slo-ms", "100", "--mk", "2,10"],
         ["topics"],
         ["devices", "list", "--fake-gpu", "a100x2"],
+        ["describe", "settings"],
+        ["describe", "acls", "--app", "clouds-of-points"],
     ],
-    ids=lambda command: command[0],
+    ids=lambda command: " ".join(command[:2]),
 )
 def test_tables_fit_80_columns(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
@@ -131,6 +135,18 @@ def test_candidates_of_models_with_long_names_are_named_whole(monkeypatch: pytes
         console.print(candidate_table(record(*(candidate(name, ("cpu", 0.0123)) for name in names))))
     words = captured.get().split()
     assert {*names} <= {*words}
+
+
+def test_topics_that_are_otherwise_are_named_whole_with_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    topic = "shop.eu.app.clouds-of-points-of-the-north.results"
+    other = Difference(topic=topic, what="min.insync.replicas", wants="2147483647", has="2147483646", remedy="look")
+    with out.capture() as captured:
+        _tell_differences(Found(specs=(), differences=(other,), unserved=()), as_json=False)
+    table, _ = captured.get().split("look")
+    columns = [[cell.strip() for cell in line.split("\u2502")[1:-1]] for line in table.splitlines()]
+    told = ["".join(parts) for parts in zip(*(cells for cells in columns if cells), strict=True)]
+    assert told == [topic, "min.insync.replicas", "2147483646", "2147483647"]
 
 
 def test_results_where_there_is_no_result_topic_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
