@@ -4,7 +4,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from sluicegate.sluice.console import JsonOption, out, print_json
 from sluicegate.stages.telemetry.metric_catalogue import CATALOGUE, as_markdown
@@ -23,8 +24,10 @@ def metrics(
     if as_json:
         print_json({"metrics": [{"exported": metric.exported, **asdict(metric)} for metric in chosen]})
         return
-    shown = Table("metric", "labels", "means", "what to do", title="sluice describe metrics", show_lines=True)
     for metric in chosen:
-        name = f"{metric.exported}\n[dim]{metric.unit}[/]"
-        shown.add_row(name, ", ".join(metric.labels), metric.meaning, metric.remedy)
-    out.print(shown)
+        labels = f", by {', '.join(metric.labels)}" if metric.labels else ""
+        out.print(f"[bold]{metric.exported}[/]  [dim]{metric.unit}{labels}[/]", highlight=False)
+        for said in (metric.meaning, metric.remedy):
+            out.print(Padding(Text(said, overflow="fold"), (0, 0, 0, 4)))
+    if not chosen:
+        out.print(f"no metric has {name!r} in its name", markup=False, highlight=False)

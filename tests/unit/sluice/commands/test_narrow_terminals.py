@@ -25,6 +25,7 @@ from sluicegate.sluice.commands.topics import Found, _tell_differences
 from sluicegate.sluice.console import out
 from sluicegate.sluice.main import app, register_all
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.stages.telemetry.metric_catalogue import CATALOGUE
 from sluicegate.streams.kafka.topic_configs import Difference
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
@@ -46,6 +47,7 @@ register_all()
         ["topics"],
         ["devices", "list", "--fake-gpu", "a100x2"],
         ["describe", "settings"],
+        ["describe", "metrics"],
         ["describe", "acls", "--app", "clouds-of-points"],
     ],
     ids=lambda command: " ".join(command[:2]),
@@ -135,6 +137,18 @@ def test_candidates_of_models_with_long_names_are_named_whole(monkeypatch: pytes
         console.print(candidate_table(record(*(candidate(name, ("cpu", 0.0123)) for name in names))))
     words = captured.get().split()
     assert {*names} <= {*words}
+
+
+def test_metrics_are_named_whole_with_what_to_do_or_it_is_said_that_none_is_called_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    told = CliRunner().invoke(app, ["describe", "metrics"]).stdout
+    words = " ".join(told.split())
+    for metric in CATALOGUE:
+        assert f"{metric.exported} {metric.unit}" in words
+        assert " ".join(f"{metric.meaning} {metric.remedy}".split()) in words
+    assert CliRunner().invoke(app, ["describe", "metrics", "lagg"]).stdout == "no metric has 'lagg' in its name\n"
 
 
 def test_topics_that_are_otherwise_are_named_whole_with_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
