@@ -29,7 +29,7 @@ from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.records.oip import DTYPES
 from sluicegate.streams.topics import Topics
-from sluicegate_client import Answer, Tensor
+from sluicegate_client import Answer, Reference, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,11 +76,17 @@ def infer(
     else:
         out.print(line(outcome), highlight=False, soft_wrap=True)
         for name, values in outputs.items():
-            out.print(escape(f"  {name}: {_cut(str(values), answer.outputs[name].size)}"))
+            out.print(escape(f"  {name}: {_told(values, answer.outputs[name])}"), soft_wrap=True)
         if label is not None:
             out.print(f"  the true label is {label}")
     if not outcome.on_time:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _told(values: Any, output: "NDArray[Any] | Reference") -> str:
+    if isinstance(output, Reference):
+        return f"{output.datatype} {list(output.shape)}, {output.bytes} bytes at {output.ref}"
+    return _cut(str(values), output.size)
 
 
 def _cut(text: str, values: int) -> str:

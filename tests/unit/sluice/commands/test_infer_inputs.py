@@ -1,6 +1,8 @@
-"""``sluice infer --input``: arrays are of the datatypes that the app declares, and what is none is one clear line."""
+"""``sluice infer``: arrays are of the datatypes that the app declares, what is none is one clear line, and so is what
+an answer holds elsewhere."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
@@ -10,13 +12,21 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.domain.models.tensor import TensorSpec
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.query import Query
 from sluicegate.sluice.commands.running import infer
 from sluicegate.sluice.commands.running.infer import read_arrays
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.streams.objects.claims import Claim
+from sluicegate.streams.records import codec
 from sluicegate.streams.records.oip import DTYPES
+from sluicegate_client import Answer
+from sluicegate_client.over_topics import answer_of
 from tests.harness import toy_catalogue
 
 Write = Callable[[str, bytes], Path]
@@ -48,6 +58,31 @@ def test_numbers_of_json_are_of_the_datatype_that_the_app_declares(write: Write)
     assert told["tokens"].tolist() == [[1, 2]] and told["image"].tolist() == [[1.0, 2.5]]
     unknown, _ = infer._inputs(Settings(), "toy", file, 0, None)
     assert unknown["tokens"].dtype == np.float32
+
+
+def test_an_output_that_lies_in_an_object_store_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    outcome = Outcome.of(Query("q1", "toy", now, now + 9.0), OutcomeKind.ANSWERED, now + 0.1, variant="v")
+    where = f"file:///results/{'long/' * 40}scores"
+    claim = Claim(where, "ab" * 32, 80_000)
+    outputs = (Tensor("scores", "FP32", (2, 10_000), b""), Tensor("label", "INT64", (2,), bytes(16)))
+    record = codec.encode_outcome(outcome, outputs, claims={"scores": claim})
+
+    async def nothing_served(*_: Any) -> None: ...
+
+    async def asked(*_: Any) -> Answer:
+        return answer_of(record.value or b"")
+
+    monkeypatch.setattr(infer, "awaited_url", lambda *_, **__: "memory://")
+    monkeypatch.setattr(infer, "_served", nothing_served)
+    monkeypatch.setattr(infer, "_inputs", lambda *_: ({}, None))
+    monkeypatch.setattr(infer, "_ask", asked)
+    command = typer.Typer()
+    infer.register(command)
+    ended = CliRunner().invoke(command, ["--app", "toy"])
+    assert ended.exit_code == 0, ended.exception
+    assert f"  scores: FP32 [2, 10000], 80000 bytes at {where}\n" in ended.stdout
+    assert "  label: [0, 0]\n" in ended.stdout
 
 
 def test_an_output_of_many_values_is_cut_on_a_console() -> None:
