@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from math import inf
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -59,6 +60,12 @@ def require_plots() -> None:
     """Raise ConfigurationError where plots cannot be drawn: before the work that they would show, not after it."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("plots: matplotlib is not installed; pip install 'sluicegate[report]'")
+
+
+def check_latency_ms(value: float | None) -> None:
+    """Raise ConfigurationError for what no query can ask for; as JSON, NaN would be nothing that was asked."""
+    if value is not None and not 0.0 < value < inf:
+        raise ConfigurationError(f"--latency-ms {value:g}: give milliseconds, above 0 and finite")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, SAID_AFTER, asking, awaited_url, connected
 from sluicegate.sluice.commands.reading.results import line
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, check_latency_ms, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.publish_registration import await_loaded
 from sluicegate.sluice.registration.registry_topic import await_served
@@ -60,6 +60,7 @@ def infer(
     parameters: dict[str, Any] = {"latency_ms": latency_ms, "accuracy": accuracy, "class": query_class}
     given = {name: value for name, value in parameters.items() if value is not None}
     with one_line_errors():
+        check_latency_ms(latency_ms)
         chosen = load(settings, prefix=prefix)
         if inputs is not None:
             _check_there(inputs)  # before a system is waited for

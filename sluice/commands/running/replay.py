@@ -16,7 +16,16 @@ from sluicegate.profiles.formats.field_errors import field_errors, meant
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, awaited_url, connected
-from sluicegate.sluice.console import EXIT_FAILED, MAX_SEED, JsonOption, err, one_line_errors, out, print_json
+from sluicegate.sluice.console import (
+    EXIT_FAILED,
+    MAX_SEED,
+    JsonOption,
+    check_latency_ms,
+    err,
+    one_line_errors,
+    out,
+    print_json,
+)
 from sluicegate.sluice.load.open_loop_client import Sender, Sent
 from sluicegate.sluice.load.sample_inputs import app_samples
 from sluicegate.sluice.registration.publish_registration import await_loaded
@@ -54,6 +63,7 @@ def replay(
 ) -> None:
     """Replay a trace: open loop, each query at its time. Exit 1 where the broker did not acknowledge all of them."""
     with one_line_errors():
+        check_latency_ms(latency_ms)
         chosen = load(settings, prefix=prefix)
         spec = trace_spec(trace, kind, speed=speed, qps=qps, scale=scale, process=process, shape=shape, zipf=zipf)
         if spec.path is not None and not spec.path.exists():  # before a system is waited for
