@@ -8,8 +8,9 @@ Rules.
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
@@ -118,6 +119,15 @@ class TracingSettings(Section):
 
     endpoint: Text | None = None
     sample: Share = 1.0
+
+    @field_validator("endpoint")
+    @classmethod
+    def _whole(cls, value: str | None) -> str | None:
+        if value is not None:
+            url = urlsplit(value)
+            if url.scheme not in {"http", "https"} or not url.hostname or url.port == 0:
+                raise ValueError("give http:// or https://, host and path, such as http://127.0.0.1:4318/v1/traces")
+        return value
 
 
 class LogSettings(Section):

@@ -54,6 +54,10 @@ JUDGED = {
         ["https://id.example/t", "http://127.0.0.1:8/t", "http://[::1]/t", "http://localhost/t"],
         ["http://id.example/t", "https://", "id.example", "ftp://localhost/"],
     ),
+    "TracingSettings.endpoint": (
+        ["http://127.0.0.1:4318/v1/traces", "https://otel.example/v1/traces", "http://[::1]:4318/v1/traces"],
+        ["127.0.0.1:4318", "localhost:4318/v1/traces", "otel", "http://", "http://otel:99999/", "grpc://otel:4317"],
+    ),
     "ObjectSettings.prefixes": (
         [["s3://b/in/"], []],
         [["a"], ["http://h/in/"], ["s3://b"], ["s3://b/"] * 2, ["s3://b/"] * 65],
