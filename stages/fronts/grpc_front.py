@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -120,7 +121,7 @@ class GrpcStage:
         handlers["ModelInfer"] = _handler("ModelInfer", self._guarded("ModelInfer", self._infer))
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._stream,
-            request_deserializer=MESSAGES["ModelInferRequest"].FromString,
+            request_deserializer=_reader("ModelInfer"),
             response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -130,7 +131,7 @@ class GrpcStage:
         async def guarded(coming: AsyncIterator[Any], context: Any) -> Any:
             try:
                 self._check(context, needs_token=name not in _HEALTH)
-                request = await self._requests.of_call(coming, _address(context.peer()))
+                request = _read(name, await self._requests.of_call(coming, _address(context.peer())))
                 with self._rooms.asked(context.peer()):
                     answered = await answer(request, context)
             except FrontError as error:
@@ -255,11 +256,11 @@ class GrpcStage:
         try:
             self._check(context)
             with self._rooms.asked(context.peer()):
-                answered = await self._infer(request, context)
+                answered = await self._infer(_read("ModelInfer", request), context)
         except FrontError as error:
             self._count(error.status)
-            told = MESSAGES["ModelInferResponse"](model_name=request.model_name, id=request.id)
-            return response(error_message=error.why, infer_response=told)
+            asked = {} if request is None else {"model_name": request.model_name, "id": request.id}
+            return response(error_message=error.why, infer_response=MESSAGES["ModelInferResponse"](**asked))
         self._count(200)
         return response(infer_response=answered)
 
@@ -273,9 +274,29 @@ def _handler(name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     """A call with one request and one answer: its request is waited for by us, who know for how long."""
     return grpc.stream_unary_rpc_method_handler(
         answer,
-        request_deserializer=MESSAGES[f"{name}Request"].FromString,
+        request_deserializer=_reader(name),
         response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
     )
+
+
+def _reader(name: str) -> Callable[[bytes], Any]:
+    """Reads requests of a call; None stands for what is none: gRPC would end the call for it by a traceback."""
+    kind = MESSAGES[f"{name}Request"]
+
+    def read(content: bytes) -> Any:
+        try:
+            return kind.FromString(content)
+        except DecodeError:
+            return None
+
+    return read
+
+
+def _read(name: str, request: Any) -> Any:
+    """Raises FrontError where ``request`` could not be read."""
+    if request is None:
+        raise FrontError(400, f"request: cannot be read; give a {name}Request of the Open Inference Protocol v2")
+    return request
 
 
 def _address(peer: str) -> str:

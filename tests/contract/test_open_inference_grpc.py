@@ -112,6 +112,28 @@ async def test_tritons_client_passes_what_it_passes_over_http(tmp_path: Path) ->
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_message_that_is_none_is_refused_by_itself_without_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "cannot be read; give a ModelInferRequest of the Open Inference Protocol v2"
+    typed = {"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": [1.0, 2.5]}}
+    good = MESSAGES["ModelInferRequest"](model_name="affine", id="seven", inputs=[typed]).SerializeToString()
+    read = MESSAGES["ModelStreamInferResponse"].FromString
+    async with (
+        affine_fronts(tmp_path, "grpc", grpc={"port": 0}) as addresses,
+        grpc.aio.insecure_channel(addresses["grpc"]) as channel,
+    ):
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.aio.AioRpcError, match=said) as refused:
+            await ask(b"\xff\xff\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        heard = [read(answer) async for answer in stream(iter([b"\xff\xff\xff", good]))]
+    assert said in heard[0].error_message and not heard[0].infer_response.outputs
+    assert heard[1].infer_response.id == "seven" and heard[1].infer_response.outputs
+    assert "Traceback" not in caplog.text and "DecodeError" not in caplog.text
+
+
 async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
     access = {"port": 0, "token": "letmein", "rate": 0.001, "burst": 6}
     async with (
