@@ -1,7 +1,7 @@
 """Requests of gRPC as bodies of the protocol's JSON, and results as responses of gRPC. Pure.
 
 Rules. Tensors come raw (``raw_input_contents``, one for each input) or typed (``contents``; BYTES are made raw, for
-JSON has no bytes); they always go back raw.
+JSON has no bytes), never both; they always go back raw.
 Only the outputs that a request lists come back, all where it lists none. A parameter that is empty is left out.
 """
 
@@ -26,13 +26,15 @@ _CONTENTS: Mapping[str, str] = {
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
 }
 
 
 def body_of(request: Any) -> tuple[bytes, str]:
     """A request's body as HTTP's clients send it, and the bytes of JSON that it begins with.
 
-    Raises InvalidInputError for tensors that are neither raw nor typed, and parameters that are no JSON.
+    Raises InvalidInputError for tensors that are neither raw nor typed, or hold what would not be read, and parameters
+    that are no JSON.
     """
     given: Sequence[bytes] = request.raw_input_contents
     if given and len(given) != len(request.inputs):
@@ -43,17 +45,15 @@ def body_of(request: Any) -> tuple[bytes, str]:
     inputs = []
     for index, tensor in enumerate(request.inputs):
         told: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        contents = "" if given else _contents_of(index, tensor.datatype)
+        for field, _ in tensor.contents.ListFields():
+            if field.name != contents:
+                why = f"{tensor.datatype} has {contents}" if contents else "raw_input_contents has them; give one"
+                raise InvalidInputError(f"inputs[{index}].contents.{field.name}", f"holds values, but {why}")
         if given or tensor.datatype == BYTES:
             raw.append(given[index] if given else joined(tensor.contents.bytes_contents))
             told["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            contents = _CONTENTS.get(tensor.datatype)
-            if contents is None:
-                known = ", ".join(DATATYPE_BYTES)
-                raise InvalidInputError(
-                    f"inputs[{index}].datatype",
-                    f"{tensor.datatype!r:.40} has no typed contents; send it raw, as one of {known}",
-                )
             told["data"] = list(getattr(tensor.contents, contents))
         inputs.append(told)
     parameters = _values(request.parameters)
@@ -66,6 +66,17 @@ def body_of(request: Any) -> tuple[bytes, str]:
             "parameters", f"cannot be taken ({error}); give numbers, strings and booleans"
         ) from error
     return b"".join((head, *raw)), str(len(head))
+
+
+def _contents_of(index: int, datatype: str) -> str:
+    """Where the values of an input of this datatype stand. Raises InvalidInputError where it has no such place."""
+    contents = _CONTENTS.get(datatype)
+    if contents is None:
+        known = ", ".join(DATATYPE_BYTES)
+        raise InvalidInputError(
+            f"inputs[{index}].datatype", f"{datatype!r:.40} has no typed contents; send it raw, as one of {known}"
+        )
+    return contents
 
 
 def wanted_of(request: Any, app: App) -> frozenset[str] | None:

@@ -102,6 +102,18 @@ async def test_tritons_client_passes_what_it_passes_over_http(tmp_path: Path) ->
                 ({"inputs": [typed], "raw_input_contents": [b"", b""]}, "2 tensors for 1 inputs"),
                 ({"inputs": [{**typed, "datatype": "FP16"}]}, "send it raw"),
                 (
+                    {"inputs": [{**typed, "contents": {"fp64_contents": [1.0, 2.5]}}]},
+                    r"inputs\[0\]\.contents\.fp64_contents: holds values, but FP32 has fp32_contents",
+                ),
+                (
+                    {"inputs": [{**typed, "datatype": "BYTES"}]},
+                    "fp32_contents: holds values, but BYTES has bytes_contents",
+                ),
+                (
+                    {"inputs": [typed], "raw_input_contents": [bytes(8)]},
+                    "fp32_contents: holds values, but raw_input_contents has them; give one",
+                ),
+                (
                     {"inputs": [{**typed, "datatype": "FP32", "contents": {"fp32_contents": [float("nan"), 1]}}]},
                     "inputs",
                 ),
