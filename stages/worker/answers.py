@@ -259,7 +259,7 @@ class Answers:
         try:
             claims = await self._objects.kept(outcome.app, came.outputs)
         except ObjectError as unkept:
-            told = InvalidInputError(error.field, f"{error.problem}; and {unkept}")
+            told = InvalidInputError(error.field, f"{error.problem}; and objects.results: {unkept}")
             if self.intake is not None:
                 failed = self._failed(outcome, Reason.RESULT_TOO_LARGE, told, carried)
                 self.intake.answer(came.record, self._outbox, failed)

@@ -91,7 +91,7 @@ class ObjectStore:
             raise ObjectError(f"{len(data)} bytes are more than objects.max_bytes, {self.rules.max_bytes}")
         digest = hashlib.sha256(data).hexdigest()
         claim = Claim(f"{self.results}{app}/{digest}", digest, len(data))
-        await self._apart(claim.ref, lambda: _write(claim, data))
+        await self._apart(claim.ref, lambda: _write(claim, data), "written")
         return claim
 
     def _readable(self) -> tuple[str, ...]:
@@ -111,8 +111,8 @@ class ObjectStore:
             self.release(size if not waiter.cancelled() else 0)
             raise
 
-    async def _apart(self, ref: str, work: Callable[[], T]) -> T:
-        """``work`` in a thread that nobody waits for at the end."""
+    async def _apart(self, ref: str, work: Callable[[], T], done: str = "had") -> T:
+        """``work`` in a thread that nobody waits for at the end; the object is ``done`` by it."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._threads.acquire()
@@ -126,13 +126,11 @@ class ObjectStore:
                     raise
                 return await future
         except TimeoutError:
-            raise ObjectError(f"{ref:.200} cannot be had within {self._timeout:g} s") from None
+            raise ObjectError(f"{ref:.200} cannot be {done} within {self._timeout:g} s") from None
         except ObjectError:
             raise
-        except FileNotFoundError:
-            raise ObjectError(f"{ref:.200} is not there") from None
         except Exception as error:  # each store raises its own
-            raise ObjectError(f"{ref:.200} cannot be had ({type(error).__name__})") from None
+            raise ObjectError(f"{ref:.200} cannot be {done} ({type(error).__name__})") from None
 
     def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T]") -> None:
         result: T | None = None
@@ -156,13 +154,16 @@ class ObjectStore:
 
 
 def _read(claim: Claim, prefix: str) -> bytes:
-    with _opened(claim.ref, prefix) as source:
-        digest = hashlib.sha256()
-        parts, left = [], claim.bytes + 1
-        while left and (part := source.read(min(_CHUNK, left))):
-            parts.append(part)
-            digest.update(part)
-            left -= len(part)
+    digest = hashlib.sha256()
+    parts, left = [], claim.bytes + 1
+    try:
+        with _opened(claim.ref, prefix) as source:
+            while left and (part := source.read(min(_CHUNK, left))):
+                parts.append(part)
+                digest.update(part)
+                left -= len(part)
+    except FileNotFoundError:
+        raise ObjectError(f"{claim.ref:.200} is not there") from None
     found = claim.bytes + 1 - left
     if found != claim.bytes:
         raise ObjectError(f"{claim.ref:.200} has {'more' if found > claim.bytes else 'fewer'} than {claim.bytes} bytes")

@@ -190,7 +190,8 @@ async def test_a_result_that_the_store_does_not_take_either_fails_and_says_both(
         ends = await run.outcomes()
     assert report.balanced
     assert (ends["b"].kind, ends["b"].reason) == (OutcomeKind.FAILED, Reason.RESULT_TOO_LARGE)
-    assert str(LIMIT) in (ends["b"].detail or "") and "file/out" in (ends["b"].detail or "")
+    assert str(LIMIT) in (ends["b"].detail or "")
+    assert f"and objects.results: {where}toy/" in (ends["b"].detail or "")
     assert ends["a"].on_time and ends["c"].on_time
 
 

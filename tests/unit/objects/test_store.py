@@ -51,6 +51,18 @@ async def test_an_object_is_read_whole_and_results_are_written_by_their_content(
         await store.write("toy", bytes(100_001))
 
 
+@pytest.mark.parametrize(
+    ("place", "why"), [("/proc/never/", "FileNotFound|Permission"), ("{folder}/in/one/", "NotADirectory")]
+)
+async def test_a_result_that_cannot_be_written_is_not_told_as_one_that_is_not_there(
+    folder: Path, place: str, why: str
+) -> None:
+    results = f"file://{place.format(folder=folder)}"
+    store = ObjectStore(ObjectRules(prefixes=(), max_bytes=100_000), results=results)
+    with pytest.raises(ObjectError, match=rf"{results}toy/\w+ cannot be written \(({why})Error\)$"):
+        await store.write("toy", DATA)
+
+
 async def test_memory_and_other_file_systems_are_read_through_fsspec(folder: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     with fsspec.open("memory://held/a", "wb") as into:
