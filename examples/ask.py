@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from sluicegate_client import Answer, Client
+from sluicegate_client import Answer, Client, ClientError
 
 
 def shown(answer: Answer) -> str:
@@ -35,4 +35,7 @@ async def main(app: str, url: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"))
+    try:
+        asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"))
+    except ClientError as error:  # nothing answers there, or it does not serve the app
+        sys.exit(str(error))

@@ -13,17 +13,21 @@ import sys
 import uuid
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError
 
 QUERIES = 20
 
 
 async def main(servers: str, app: str, name: str, features: int, prefix: str = "sluice") -> None:
     """Ask QUERIES queries at once; print how each ended."""
-    consumer = AIOKafkaConsumer(f"{prefix}.app.{app}.results", bootstrap_servers=servers, auto_offset_reset="latest")
+    results = f"{prefix}.app.{app}.results"
+    consumer = AIOKafkaConsumer(results, bootstrap_servers=servers, auto_offset_reset="latest")
     producer = AIOKafkaProducer(bootstrap_servers=servers)
-    await consumer.start()
-    await producer.start()
     try:
+        await producer.start()
+        if results not in (await producer.client.fetch_all_metadata()).topics():
+            sys.exit(f"there is no topic {results}: is {app} served on this broker, under this prefix?")
+        await consumer.start()
         await consumer.seek_to_end()
         waiting = set()
         for _ in range(QUERIES):
@@ -45,8 +49,13 @@ async def main(servers: str, app: str, name: str, features: int, prefix: str = "
                 outcome = json.loads(record.value)
                 if outcome["id"] in waiting:
                     waiting.remove(outcome["id"])
-                    why = outcome["parameters"]["reason"] or ""
-                    print(outcome["parameters"]["kind"], why, outcome.get("model_version"), outcome.get("outputs"))
+                    ended = outcome["parameters"]
+                    why = ended["detail"] or ended["reason"] or ""
+                    print(ended["kind"], why, outcome.get("model_version"), outcome.get("outputs"))
+    except KafkaConnectionError:
+        sys.exit(f"no Kafka broker answers at {servers}")
+    except TimeoutError:
+        sys.exit(f"{len(waiting)} of {QUERIES} queries have no outcome yet: does admission run?")
     finally:
         await producer.stop()
         await consumer.stop()

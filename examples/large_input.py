@@ -43,4 +43,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     at = sys.argv[2] if len(sys.argv) > 2 else "http://127.0.0.1:8080"
-    asyncio.run(main(sys.argv[1], at, Path(sys.argv[3]) if len(sys.argv) > 3 else Path("/tmp/sluice-in")))
+    try:
+        asyncio.run(main(sys.argv[1], at, Path(sys.argv[3]) if len(sys.argv) > 3 else Path("/tmp/sluice-in")))
+    except ClientError as error:  # nothing answers there, or it does not serve the app
+        sys.exit(str(error))
