@@ -6,6 +6,7 @@
 ``SLUICE_BROKER`` (kafka://127.0.0.1:9092) and ``SLUICE_PREFIX`` (sluice) say where.
 """
 
+import json
 import os
 import tempfile
 from collections import Counter
@@ -24,14 +25,16 @@ app = faust.App(
     datadir=f"{tempfile.gettempdir()}/{PREFIX}-{APP}-tally",
     consumer_auto_offset_reset="earliest",
 )
-results = app.topic(f"{PREFIX}.app.{APP}.results", value_serializer="json")
+results = app.topic(f"{PREFIX}.app.{APP}.results", value_serializer="raw")
 tally: Counter[str] = Counter()
 
 
 @app.agent(results)
 async def count(outcomes: Any) -> None:
-    """Count outcomes as they come; each value is the response's JSON body."""
-    async for outcome in outcomes:
+    """Count outcomes as they come; each value is the response's JSON body, raw tensors behind it for who asked so."""
+    async for event in outcomes.events():
+        length = event.headers.get("inference-header-content-length")
+        outcome = json.loads(event.value[: int(length)] if length else event.value)
         parameters = outcome["parameters"]
         how = "late" if parameters["late"] else parameters["kind"]
         tally[f"{outcome.get('model_version', 'nobody')} {how}"] += 1

@@ -46,9 +46,10 @@ async def main(servers: str, app: str, name: str, features: int, prefix: str = "
         async with asyncio.timeout(30):
             while waiting:
                 record = await consumer.getone()
-                outcome = json.loads(record.value)
-                if outcome["id"] in waiting:
-                    waiting.remove(outcome["id"])
+                query_id = record.key.decode()
+                if query_id in waiting:  # others' outcomes may have raw tensors behind their JSON
+                    waiting.remove(query_id)
+                    outcome = json.loads(record.value)
                     ended = outcome["parameters"]
                     why = ended["detail"] or ended["reason"] or ""
                     print(ended["kind"], why, outcome.get("model_version"), outcome.get("outputs"))
