@@ -213,7 +213,8 @@ class Audit:
         ends = {key: outcomes[key] + letters[key] - records[key] for key in asked if self._is_whole(key)}
         copies = {key: max(n - (key in once), ends.get(key, 0)) for key, n in outcomes.items()}
         copies = {key: n for key, n in copies.items() if n > 0}
-        unknown = [key for key in unasked if not self._may_have_been_asked(key)]
+        read_until = self._read_until()
+        unknown = [key for key in unasked if not self._may_have_been_asked(key, read_until)]
         unmarked = [whose.get(key, key) for key in self._late_unmarked]
         dead = {place: reason for place, reason in self._dead.items() if place in self._asked}
         promises = self._promises.report()
@@ -262,9 +263,20 @@ class Audit:
         """Whether every record of this query that there was has been read."""
         return self._topics.queries(key.app) not in self._since
 
-    def _may_have_been_asked(self, key: QueryKey) -> bool:
-        since = self._since.get(self._topics.queries(key.app))
-        return since is not None and self._arrived.get(key, inf) <= since + _UNORDERED_S
+    def _may_have_been_asked(self, key: QueryKey, read_until: Mapping[str, float]) -> bool:
+        topic = self._topics.queries(key.app)
+        return topic in self._since and self._arrived.get(key, inf) <= read_until[topic] + _UNORDERED_S
+
+    def _read_until(self) -> Mapping[str, float]:
+        """By query topic that has let go of records: no such query arrived later. Who admits late takes what it reads
+        for arrived not long before; in a partition what is gone was read before the first that is there."""
+        until = dict(self._since)
+        found: set[tuple[str, int]] = set()
+        for (topic, partition, _), key in self._asked.items():
+            if topic in self._since and (topic, partition) not in found and key in self._arrived:
+                found.add((topic, partition))
+                until[topic] = max(until[topic], self._arrived[key])
+        return until
 
 
 def _ids(keys: Sequence[QueryKey]) -> tuple[str, ...]:

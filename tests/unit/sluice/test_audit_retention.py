@@ -24,9 +24,9 @@ QUERIES, RESULTS = TOPICS.queries("cats"), TOPICS.results("cats")
 T0 = 1.7e9
 
 
-def answer(number: int, asked: float) -> codec.Message:
+def answer(number: int, asked: float, app: str = "cats") -> codec.Message:
     outcome = Outcome(
-        query_id=str(number), app="cats", source="/a", kind=OutcomeKind.ANSWERED, arrival=asked,
+        query_id=str(number), app=app, source="/a", kind=OutcomeKind.ANSWERED, arrival=asked,
         deadline=asked + 1.0, at=asked + 0.5, accuracy=0.5,
     )  # fmt: skip
     return codec.encode_outcome(outcome, ())
@@ -50,6 +50,27 @@ def test_an_outcome_is_unknown_where_its_query_would_surely_be_kept(after: float
     audit.let_go(QUERIES, T0 + 100.0)
     message = answer(1, T0 + 100.0 + after)
     audit.add_result(Record(RESULTS, 0, 1, message.key, message.value, message.headers, T0 + 200.0))
+    report = audit.report()
+    assert (report.unknown, report.gone_by, report.balanced) == ((1, 0, False) if unknown else (0, 1, True))
+
+
+@pytest.mark.parametrize(("arrived", "unknown"), [(110.0, False), (116.0, False), (116.001, True), (130.0, True)])
+def test_admission_that_read_late_takes_what_is_gone_for_arrived_before_the_first_that_is_kept(
+    arrived: float, unknown: bool
+) -> None:
+    """Of each partition the first; what is kept behind it, or asked of another app, arrived later."""
+    audit = Audit(TOPICS)
+    dogs = TOPICS.queries("dogs")
+    audit.let_go(QUERIES, T0 + 100.0)
+    audit.let_go(dogs, T0 + 100.0)
+    kept = ((QUERIES, 0, 10, 111.0), (QUERIES, 0, 11, 130.0), (QUERIES, 1, 4, 107.0), (dogs, 0, 10, 140.0))
+    for number, (topic, partition, offset, _) in enumerate(kept):
+        query = codec.encode_query(str(number), (), app="cats", source="a", now=T0 + 100.5)
+        audit.add_query(Record(topic, partition, offset, query.key, query.value, query.headers, T0 + 100.5))
+    ends = [(topic, number, at) for number, (topic, *_, at) in enumerate(kept)] + [(QUERIES, 9, arrived)]
+    for topic, number, at in ends:
+        message = answer(number, T0 + at, "dogs" if topic == dogs else "cats")
+        audit.add_result(Record(RESULTS, 0, number, message.key, message.value, message.headers, T0 + 150.0))
     report = audit.report()
     assert (report.unknown, report.gone_by, report.balanced) == ((1, 0, False) if unknown else (0, 1, True))
 
