@@ -9,6 +9,7 @@ from sluicegate.simulator.arrivals.rates import MAX_QPS, Rates
 from sluicegate.simulator.arrivals.trace_files import lines, shown
 
 MAX_LINES = 20_000_000
+_BETWEEN = str.maketrans(",;\"'", "    ")
 
 
 def read_counts(path: Path, *, step: float | None = None) -> Rates:
@@ -23,7 +24,9 @@ def read_counts(path: Path, *, step: float | None = None) -> Rates:
         if content == b"" or (content is not None and content.startswith(b"#")):
             continue
         row = _numbers(content)
-        if row is None and not rows and _is_header(content):
+        if row is None and not rows and (words := _header(content)):
+            if len(words) == 2 and words[1].startswith(("sec", "time")):
+                raise _refused(path, number, content, "seconds come first, then queries per second")
             continue
         if row is None or not 1 <= len(row) <= 2 or (rows and len(row) != len(rows[0])):
             raise _refused(path, number, content, "give 'second,queries per second', or one count a line")
@@ -58,12 +61,12 @@ def _numbers(content: bytes | None) -> tuple[float, ...] | None:
         return None
 
 
-def _is_header(content: bytes | None) -> bool:
-    """Words, such as ``second,qps``: letters first, and nothing unprintable."""
-    if content is None:
-        return False
-    text = content.decode("utf-8", "replace").removeprefix("\ufeff")
-    return text.isprintable() and "\ufffd" not in text and text.lstrip("\"'")[:1].isalpha()
+def _header(content: bytes | None) -> list[str]:
+    """Its words, such as ``second,qps``: letters first, and nothing unprintable; none where it is no header."""
+    text = (content or b"").decode("utf-8", "replace").removeprefix("\ufeff")
+    if not text.isprintable() or "\ufffd" in text or not text.lstrip("\"'")[:1].isalpha():
+        return []
+    return text.lower().translate(_BETWEEN).split()
 
 
 def _refused(path: Path, number: int, content: bytes | None, remedy: str) -> InvalidInputError:

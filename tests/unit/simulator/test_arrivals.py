@@ -61,6 +61,8 @@ def test_one_count_a_line_takes_the_step_given(tmp_path: Path) -> None:
     [
         ("", "holds no count"),
         ("second,qps\n", "holds no count"),
+        ("qps,second\n0,10\n1,20\n", "line 1 is .qps,second.; seconds come first"),
+        ('"queries";"Time"\n0;10\n', "seconds come first"),
         ("0,10\n1,-3\n", "line 2"),
         ("0,10\n1,nan\n", "line 2"),
         ("0,10\n1,inf\n", "line 2"),
