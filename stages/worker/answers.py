@@ -250,7 +250,8 @@ class Answers:
                 self._keeping[keeping] = None
                 keeping.add_done_callback(lambda task: self._keeping.pop(task, None))
                 return None
-            return self._failed(outcome, Reason.RESULT_TOO_LARGE, error, carried)
+            told = InvalidInputError(error.field, f"{error.problem}; objects.results, where set, keeps larger ones")
+            return self._failed(outcome, Reason.RESULT_TOO_LARGE, told, carried)
 
         self._send_outcome(came, outcome, message, instead)
 

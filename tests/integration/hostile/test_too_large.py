@@ -89,6 +89,7 @@ async def test_a_result_larger_than_its_topic_allows_fails_alone(
     failed = ("toy", "worker d0", "failed", Reason.RESULT_TOO_LARGE)
     assert counted[failed] == 2 and sum(counted.values()) == 5
     assert (outcomes["b"].variant or "").startswith("toy-v")
+    assert "objects.results" in (outcomes["b"].detail or "")
     if known:
         assert str(LIMIT) in (outcomes["b"].detail or "")
 
