@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +222,12 @@ def test_a_plain_producer_and_a_faust_agent_work_on_kafka(place: tuple[Path, dic
         try:
             assert tally.stderr is not None
             # What an agent prints goes to its log; the test's own time limit ends a wait for nothing.
-            heard = list(takewhile(lambda line: "answered': 20}" not in line, tally.stderr))
+            heard: list[str] = []
+            for line in tally.stderr:
+                heard.append(line)
+                if "answered': 20}" in line:
+                    break
+            assert heard and "answered': 20}" in heard[-1], heard
             assert not any("Crashed" in line for line in heard), heard  # the first outcome has raw tensors
         finally:
             tally.kill()
