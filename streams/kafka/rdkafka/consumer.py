@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from math import ceil, inf
 from typing import Any, TypeVar
 
@@ -243,8 +244,8 @@ class RdkafkaConsumer:
     async def _out_of_range(self, place: TopicPartition) -> None:
         """Its position lies before the beginning, or behind the end: go on where something is."""
         since = self._fetcher.doubted.pop(place)
-        (first,) = (await self.beginning_offsets([place])).values()
-        (last,) = (await self.end_offsets([place])).values()
+        inner = self._started()
+        first, last = await self._answer(self._do(lambda: _bounds_of(inner, place, self._settings.request_timeout)))
         if place not in self._fetcher.held:
             return
         at = self._fetcher.position(place)
@@ -268,8 +269,8 @@ class RdkafkaConsumer:
         self._fetcher.fetch_all_again()
 
     def _is_member(self, admin: Any) -> bool:
-        (asked,) = admin.describe_consumer_groups([self._reads.group]).values()
-        known = asked.result(timeout=self._settings.answer_timeout)
+        (told,) = admin.describe_consumer_groups([self._reads.group]).values()
+        known = told.result(timeout=self._settings.answer_timeout)
         return self._inner is not None and self._inner.memberid() in {member.member_id for member in known.members}
 
     # What the group gives and takes: called by the thread, which waits for the loop.
@@ -354,9 +355,8 @@ class RdkafkaConsumer:
         """By a connection of its own: a broker answers those of one in turn, and a fetch waits for what comes next."""
         self._started()
         await self._check_known(wanted)
-        within = self._settings.request_timeout
-        ask = lambda admin: patiently(lambda: _listed(admin, wanted, within), within)  # noqa: E731
-        return await self._answer(asked(self._servers, self._settings, ask)) if wanted else {}
+        listed = partial(_listed, wanted=wanted, within=self._settings.request_timeout)
+        return await self._answer(asked(self._servers, self._settings, listed)) if wanted else {}
 
     async def _do(self, work: Callable[[], Result]) -> Result:
         reading = self._reading
@@ -402,8 +402,12 @@ def _committed(inner: Any, partitions: Iterable[TopicPartition], within: float) 
 
 def _listed(admin: Any, wanted: Mapping[TopicPartition, OffsetSpec], within: float) -> dict[TopicPartition, int]:
     specs = {kafka(TopicPartition(*tp)): spec for tp, spec in wanted.items()}
-    told = admin.list_offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=within)
-    return {TopicPartition(of.topic, of.partition): found.result().offset for of, found in told.items()}
+
+    def ask() -> dict[TopicPartition, int]:
+        told = admin.list_offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=within)
+        return {TopicPartition(of.topic, of.partition): found.result().offset for of, found in told.items()}
+
+    return patiently(ask, within)
 
 
 def _bounds_of(inner: Any, partition: TopicPartition, within: float) -> tuple[int, int]:
