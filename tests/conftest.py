@@ -87,7 +87,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Thousands of tests are held until the end: who collects garbage need not look at them, nor meanwhile."""
     gc.disable()
     try:
-        _translate_a_part(session.config)
+        _compile_a_part(session.config)
         return (yield)
     finally:
         gc.collect()
@@ -96,8 +96,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.enable()
 
 
-def _translate_a_part(config: pytest.Config) -> None:
-    """Each process of several translates a part of the files for all, before each reads them all."""
+def _compile_a_part(config: pytest.Config) -> None:
+    """Each process of several compiles a part of the test files, before each imports them all from the cache."""
     if (worker := getattr(config, "workerinput", None)) is None:
         return
     places = [Path(argument.partition("::")[0]).absolute() for argument in config.args]

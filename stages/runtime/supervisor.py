@@ -54,7 +54,8 @@ async def run_stages(stages: Sequence[Stage], stop: asyncio.Event) -> None:
         failures = [(t.get_name(), error) for t in ended if (error := t.exception()) is not None]
         for name, error in failures[1:]:
             log.error("stage %s failed: %s", name, error)
-        for name, error in failures[:1]:
+        if failures:
+            name, error = failures[0]
             error.add_note(f"(stage {name})")
             raise error
         if early:

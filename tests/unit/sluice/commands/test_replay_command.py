@@ -183,6 +183,21 @@ def test_a_seed_below_0_or_too_large_for_json_is_refused_as_an_option(command: l
 def test_a_file_that_is_not_there_is_refused_before_a_system_is_waited_for(
     command: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert said in refused_at_once(command, monkeypatch)
+
+
+@pytest.mark.parametrize("latency", ["nan", "inf", "-5", "0"])
+@pytest.mark.parametrize("command", [["replay", "generator"], ["infer", "--app", "digits"]], ids=["replay", "infer"])
+def test_a_latency_that_no_query_can_ask_for_is_refused_as_an_option(
+    command: list[str], latency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = refused_at_once([*command, "--latency-ms", latency], monkeypatch)
+    assert f"--latency-ms {latency}: give milliseconds, above 0 and finite" in told
+
+
+def refused_at_once(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of ``command``, which no system is waited for."""
+
     def waited(*_: object, **__: object) -> str:
         raise AssertionError("a system was waited for")
 
@@ -193,22 +208,4 @@ def test_a_file_that_is_not_there_is_refused_before_a_system_is_waited_for(
     infer.register(asked)
     ended = CliRunner().invoke(asked, command)
     assert ended.exit_code == 2, ended.exception
-    assert said in ended.stderr
-
-
-@pytest.mark.parametrize("latency", ["nan", "inf", "-5", "0"])
-@pytest.mark.parametrize("command", [["replay", "generator"], ["infer", "--app", "digits"]], ids=["replay", "infer"])
-def test_a_latency_that_no_query_can_ask_for_is_refused_as_an_option(
-    command: list[str], latency: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waited(*_: object, **__: object) -> str:
-        raise AssertionError("a system was waited for")
-
-    monkeypatch.setattr(replay, "awaited_url", waited)
-    monkeypatch.setattr(infer, "awaited_url", waited)
-    asked = typer.Typer()
-    replay.register(asked)
-    infer.register(asked)
-    ended = CliRunner().invoke(asked, [*command, "--latency-ms", latency])
-    assert ended.exit_code == 2, ended.exception
-    assert f"--latency-ms {latency}: give milliseconds, above 0 and finite" in ended.stderr
+    return ended.stderr
