@@ -95,7 +95,7 @@ class Steps:
     ("shared", "executors"),
     [
         *(pytest.param(shared, {}, marks=pytest.mark.thorough) for shared in (False, True)),
-        (False, {"gpu": 2, "gpu:3g": 3}),
+        pytest.param(False, {"gpu": 2, "gpu:3g": 3}, marks=pytest.mark.thorough),
         (True, {"gpu:4g": 3}),
     ],
 )

@@ -114,7 +114,7 @@ def test_devices_that_hold_two_variants_keep_every_constraint(problem: Problem) 
     assert answer.objective <= answer.bound + 1e-9
 
 
-@pytest.mark.parametrize("name", ["allocation", "allocation-rounded"])
+@pytest.mark.parametrize("name", ["allocation", pytest.param("allocation-rounded", marks=pytest.mark.thorough)])
 @drawn(15)
 @given(problem=problems(max_devices=3, apps=(4, 8)), variants=st.integers(2, 4))
 def test_apps_that_outnumber_devices_are_served_no_less_than_without_a_solver(

@@ -162,9 +162,10 @@ def test_money_for_all_gpus_cuts_as_none_does_and_money_for_a_part_rents_a_part(
     assert dict(plan.geometries) == {d.name: A100.ordered([s.profile for s in d.slices]) for d in poor.devices}
 
 
-def test_within_a_budget_no_cut_is_worse_than_none() -> None:
+@pytest.mark.parametrize(("seeds", "least"), [(3, 2), pytest.param(8, 5, marks=pytest.mark.thorough)])
+def test_within_a_budget_no_cut_is_worse_than_none(seeds: int, least: int) -> None:
     changed = 0
-    for seed in range(8):
+    for seed in range(seeds):
         rng = Random(seed)
         asked = problem(seed, rng.randrange(2, 6), rng.uniform(0.3, 2.5))
         devices = tuple(replace(d, price=2.0 + 0.7 * (i % 2)) for i, d in enumerate(asked.devices))
@@ -173,4 +174,4 @@ def test_within_a_budget_no_cut_is_worse_than_none() -> None:
         changed += bool(plan.changes)
         assert asked.worth(cut) >= asked.worth(kept)
         assert sum(d.price for d in devices if d.name in {p.device for p in cut.placements}) <= asked.budget + 1e-6
-    assert changed > 4
+    assert changed >= least

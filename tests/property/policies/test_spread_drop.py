@@ -318,8 +318,15 @@ class Restless(GreedySpread):
         super().decide(now, actions)
 
 
-@pytest.mark.parametrize("kind", ["bursts", "edges", "random"])
-@pytest.mark.parametrize("rule", ["adaptive", "balanced", "restless"])
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [
+        pytest.param(rule, kind, marks=() if number % 4 == 0 else pytest.mark.thorough)
+        for number, (rule, kind) in enumerate(
+            product(("adaptive", "balanced", "restless"), ("bursts", "edges", "random"))
+        )
+    ],
+)
 def test_thousands_of_batches_within_the_bound_keep_the_promise(rule: str, kind: str) -> None:
     for seed, promise in enumerate(PROMISES):
         x = window_bound(3, promise)

@@ -23,7 +23,9 @@ def promises_of(*changes: str, seed: int = 3) -> PromiseFigures:
     return found
 
 
-@pytest.mark.parametrize(("mk", "rows"), [("2,10", "1"), ("4,10", "2"), ("1,5", "[1,8]")])
+@pytest.mark.parametrize(
+    ("mk", "rows"), [("2,10", "1"), ("4,10", "2"), pytest.param("1,5", "[1,8]", marks=pytest.mark.thorough)]
+)
 def test_no_window_breaks_at_the_whole_of_the_announced_bound(mk: str, rows: str) -> None:
     found = promises_of(f"promise.mk={mk}", f"promise.rows={rows}", "promise.share_of_bound=1.0")
     assert found.queries > 850

@@ -25,7 +25,13 @@ def test_optima_that_are_kept_are_those_that_are_proven(seed: int) -> None:
     assert again["accuracy"] == pytest.approx(kept["accuracy"], abs=1e-6) if kept["accuracy"] else not kept["accuracy"]
 
 
-@pytest.mark.parametrize("case", KNOWN, ids=lambda case: str(case["seed"]))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case["seed"]), marks=() if case["seed"] % 3 == 0 else pytest.mark.thorough)
+        for case in KNOWN
+    ],
+)
 def test_a_plan_serves_and_is_right_as_the_optimum_within_half_a_thousandth(case: dict[str, Any]) -> None:
     problem = cluster(case["seed"])
     answer = planner("allocation").allocate(problem)
