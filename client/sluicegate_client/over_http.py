@@ -1,6 +1,7 @@
 """Asking over the HTTP front: one request a query."""
 
 import json
+import re
 import time
 from calendar import timegm
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from sluicegate_client.tensors import outputs_of
 
 _OUTCOME = "Sluice-Outcome"
 _JSON_LENGTH = "Inference-Header-Content-Length"
+_USER = re.compile("//[^/]*@")
+"""Of an address; with a password it is nobody's to read."""
 
 
 class OverHttp:
@@ -30,6 +33,7 @@ class OverHttp:
 
     def __init__(self, base: str, *, token: str | None, timeout: float) -> None:
         self._base = base.rstrip("/")
+        self._shown = _USER.sub("//", self._base)
         self._token = token
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
@@ -42,13 +46,13 @@ class OverHttp:
         try:
             async with session.get(f"{self._base}/v2/health/live") as answer:
                 if answer.status != 200:
-                    raise ClientError(f"no front of Sluicegate answers at {self._base}; start `sluice up`")
+                    raise ClientError(f"no front of Sluicegate answers at {self._shown}; start `sluice up`")
         except BaseException as error:
             await session.close()
             if not isinstance(error, aiohttp.ClientError | TimeoutError):
                 raise
             why = str(error) or f"within {self._timeout:g} s"
-            raise ClientError(f"nothing answers at {self._base} ({why}); start `sluice up`") from error
+            raise ClientError(f"nothing answers at {self._shown} ({why}); start `sluice up`") from error
         self._session = session
 
     async def close(self) -> None:
@@ -73,9 +77,9 @@ class OverHttp:
                 content = await response.read()
                 return _answer(response.status, response.headers, content)
         except TimeoutError as error:
-            raise NoOutcomeError(f"no outcome of {app} within {self._timeout:g} s at {self._base}") from error
+            raise NoOutcomeError(f"no outcome of {app} within {self._timeout:g} s at {self._shown}") from error
         except aiohttp.ClientError as error:
-            raise ClientError(f"{self._base}: {type(error).__name__} {error}") from error
+            raise ClientError(f"{self._shown}: {type(error).__name__} {error}") from error
 
     def on_status(self, callback: Callable[[Status], None]) -> None:
         """Announcements stand on a topic."""

@@ -65,6 +65,8 @@ class Security:
 
 def check_servers(servers: str) -> None:
     """Raises ClientError unless this is host:port, or several of them with commas between."""
+    if "@" in servers:  # what stands before it is not told to anybody
+        raise ClientError("Kafka's address holds a user: give host:port, and username and password apart from it")
     for one in servers.split(","):
         host, _, port = one.rpartition(":")
         if not host.strip("[]") or any(c.isspace() for c in host) or not (port.isdecimal() and 0 < int(port) < 65_536):

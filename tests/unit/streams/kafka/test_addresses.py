@@ -23,6 +23,21 @@ async def test_an_address_that_cannot_be_is_named(servers: str) -> None:
             pass
 
 
+async def test_a_password_in_an_address_is_told_to_nobody() -> None:
+    with pytest.raises(ConfigurationError, match=r"broker: .* holds a user") as by_server:
+        connect("kafka://me:secret@127.0.0.1:1")
+    said = [str(by_server.value)]
+    for at, told in (
+        ("kafka://me:secret@127.0.0.1:1", "holds a user"),
+        ("http://me:secret@127.0.0.1:1", "//127.0.0.1:1"),
+    ):
+        with pytest.raises(ClientError, match=told) as by_client:
+            async with Client(at):
+                pass
+        said.append(str(by_client.value))
+    assert not [one for one in said if "secret" in one]
+
+
 def test_one_and_several_and_numbers_of_either_kind_are_taken() -> None:
     for servers in ("here:1", "kafka-0.kafka:9092,10.0.0.7:65535", "[::1]:9092"):
         assert connect(f"kafka://{servers}").url == f"kafka://{servers}"
