@@ -52,7 +52,10 @@ def newest_run(settings: Settings) -> Path:
     """The newest folder of runs that kept its topics."""
     kept = sorted(p.parent for p in settings.kept_runs.glob(f"*/{MANIFEST}"))
     if not kept:
-        raise ConfigurationError(f"no finished run in {settings.kept_runs}; run `sluice demo`, or give --broker")
+        raise ConfigurationError(
+            f"no finished run in {settings.kept_runs}, and {_silent(settings)}; "
+            "start it, run `sluice demo`, or give --broker"
+        )
     return kept[-1]
 
 
@@ -80,7 +83,7 @@ def asking(settings: Settings, url: str, *, timeout: float = 60.0) -> Client:
 
 def live_server(settings: Settings) -> str | None:
     """Address of a running ``sluice up`` on the embedded broker, None where none answers."""
-    address = f"http://{settings.http.host}:{settings.http.port}"
+    address = _front(settings)
     request = urllib.request.Request(f"{address}/v2/health/live")  # noqa: S310 - always http
     token = settings.http.secret("http")
     if token is not None:
@@ -90,6 +93,15 @@ def live_server(settings: Settings) -> str | None:
             return address if json.load(answer).get("live") else None
     except (OSError, urllib.error.URLError, ValueError):
         return None
+
+
+def _front(settings: Settings) -> str:
+    return f"http://{settings.http.host}:{settings.http.port}"
+
+
+def _silent(settings: Settings) -> str:
+    """Where ``live_server`` found none, and what to do where there is one."""
+    return f"no `sluice up` answers at {_front(settings)} (SLUICE_HTTP__PORT says its port)"
 
 
 def strange_home(settings: Settings, address: str) -> Path | None:
@@ -123,7 +135,7 @@ def awaited_url(
     while (address := live_server(settings)) is None:
         waited = time.monotonic() - began
         if waited >= within:
-            raise ConfigurationError(missing)
+            raise ConfigurationError(f"{missing}; {_silent(settings)}")
         if waited >= SAID_AFTER and not told:
             told = True
             say(f"waiting: {missing}")

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sluicegate.sluice.catalogue.run_folders import live_server, strange_home
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.sluice.catalogue.run_folders import awaited_url, live_server, open_broker, strange_home
 from sluicegate.sluice.registration import publish_registration
 from sluicegate.sluice.registration.publish_registration import announce
 from sluicegate.sluice.settings.endpoint_settings import HttpSettings
@@ -89,3 +90,12 @@ async def test_a_proxy_for_the_web_is_not_asked_for_the_system_that_runs_here(
         address = url.removeprefix("memory+")
         assert await asyncio.to_thread(strange_home, settings, address) == tmp_path / "theirs"
     assert asked == [], "it would have had the token, too"
+
+
+def test_where_none_runs_it_is_said_where_it_was_looked_for(tmp_path: Path, unused_tcp_port: int) -> None:
+    settings = Settings(home=tmp_path, http=HttpSettings(host="localhost", port=unused_tcp_port))
+    silent = f"no `sluice up` answers at http://localhost:{unused_tcp_port} .SLUICE_HTTP__PORT"
+    with pytest.raises(ConfigurationError, match=f"no finished run in {tmp_path}/runs, and {silent}"):
+        open_broker(settings)
+    with pytest.raises(ConfigurationError, match=f"nothing to ask; {silent}"):
+        awaited_url(settings, None, "nothing to ask", within=0.0, say=lambda _: None)
