@@ -278,7 +278,7 @@ class RouterCore:
             if not isinstance(action, Drop):
                 actions.append(action)
             elif (variant := self._wanted(action)) is None:
-                actions += self._end(action.query, OutcomeKind.DROPPED, action.reason)
+                actions += self._end(action.query, OutcomeKind.DROPPED, action.reason, _lacking(action))
             else:
                 if now - self._asked.get(variant, -inf) >= ASK_AGAIN:
                     self._asked[variant] = now
@@ -417,3 +417,13 @@ class RouterCore:
         self._policy.handle(event, now)
         if self._goals is not None:
             self._goals.handle(event, now)
+
+
+def _lacking(drop: Drop) -> str | None:
+    """What no device hosts now, of what the query asked for."""
+    goal = drop.query.goal
+    if goal is None or drop.reason is not Reason.NO_CAPACITY:
+        return None
+    asked = [f"with accuracy {goal.accuracy:.4g}"] if goal.accuracy else []
+    asked += [f"at cost {goal.cost:.4g}"] if goal.cost is not None else []
+    return f"no device hosts {' '.join([goal.model or 'a variant', *asked])} now, which the plan decides"

@@ -233,7 +233,14 @@ def test_goals_narrow_where_a_query_goes_and_what_meets_none_is_dropped_or_asked
     for one in (router, asking):
         one.planned(T, ("d0", "quick", 1.0))
         assert sent(one.came(T, goal=Goal(model="quick"))) == [("q1", "d0")]
-    assert ends(router.came(T, goal=Goal(accuracy=0.8))) == [("q2", OutcomeKind.DROPPED, Reason.NO_CAPACITY)]
+    lacking = router.came(T, goal=Goal(accuracy=0.8))
+    assert ends(lacking) == [("q2", OutcomeKind.DROPPED, Reason.NO_CAPACITY)]
+    named = router.came(T, goal=Goal(model="good", cost=0.3))
+    told = [[a.detail for a in actions if isinstance(a, End)] for actions in (lacking, named)]
+    assert told == [
+        ["no device hosts a variant with accuracy 0.8 now, which the plan decides"],
+        ["no device hosts good at cost 0.3 now, which the plan decides"],
+    ]
     assert asking.came(T, T + 9, goal=Goal(accuracy=0.8)) == [Want("good"), WakeAt(T + 9)]
     assert asking.came(T + 0.5, T + 8, goal=Goal(model="good")) == [WakeAt(T + 8)], "not twice within a second"
     assert asking.came(T + ASK_AGAIN, T + 9, goal=Goal(model="good")) == [Want("good")]
