@@ -15,7 +15,7 @@ from sluicegate_client.log import Log
 from sluicegate_client.over_http import OverHttp
 from sluicegate_client.over_kafka import KafkaLog, Security
 from sluicegate_client.over_topics import OverTopics
-from sluicegate_client.query import Query
+from sluicegate_client.query import Query, check_name
 from sluicegate_client.tensors import count_of, rows_of, tensor_of
 
 _BUSY = (429, 503)
@@ -41,7 +41,8 @@ class Client:
     which it proves to be that, where the system asks for it. ``security``: of Kafka, TLS and SASL; ``token``: a
     front's.
 
-    Raises ClientError for an address of no known kind, a timeout that is none, a token that no header can carry.
+    Raises ClientError for an address of no known kind, a timeout that is none, a token that no header can carry, a
+    source that is no name.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Client:
             if not at.startswith("kafka://") or not servers:
                 raise ClientError(f"{at!r:.100}: give kafka://host:port, or http://host:port of a front")
             at = KafkaLog(servers, security or Security())
+        check_name("source", f"/{source}")
         self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)
 
     async def __aenter__(self) -> Self:

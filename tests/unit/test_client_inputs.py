@@ -41,6 +41,24 @@ def test_an_array_without_a_masked_element_is_taken_in_any_order_of_its_memory()
         assert tensor_of("x", same) == Tensor("FP32", (2, 3), rows.tobytes())
 
 
+@pytest.mark.parametrize("name", ["x y\n", "\ud800", "é" * 129, "x" * 257, 5, b"x"])
+def test_an_id_or_a_source_that_the_system_takes_from_nobody_is_refused_before_it_is_asked(name: Any) -> None:
+    with pytest.raises(InvalidQueryError, match=r"^query_id: is .* 1 to 256 bytes"):
+        Query(name, {})
+    if not isinstance(name, int | bytes):
+        with pytest.raises(InvalidQueryError, match=r"^source: is "):
+            Client("kafka://here:1", source=name)
+    for taken in ("x" * 256, "é" * 128, "a b"):
+        assert Query(taken, {}).id == taken
+
+
+@pytest.mark.parametrize("stream", ["\ud800", 5, b"x"])
+def test_a_stream_is_a_text(stream: Any) -> None:
+    with pytest.raises(InvalidQueryError, match=r"^stream: is .* give a text"):
+        Query("q", {}, stream=stream)
+    assert Query("q", {}, stream="").stream == ""
+
+
 def test_texts_are_no_booleans() -> None:
     assert Tensor.of("BOOL", [True, False]).data == b"\1\0"
     with pytest.raises(InvalidQueryError, match="give booleans only"):
