@@ -14,6 +14,7 @@ from aiokafka.helpers import create_ssl_context
 
 from sluicegate_client.errors import ClientError
 from sluicegate_client.log import Headers, Received
+from sluicegate_client.outages import refresh_seldom, speak_seldom
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +92,14 @@ class KafkaLog:
     async def open(self) -> None:
         """Connect."""
         check_servers(self._servers)
+        speak_seldom()
         try:
             producer = AIOKafkaProducer(
                 **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
             )
         except ValueError as error:
             raise ClientError(f"security: {error}") from error
+        refresh_seldom(producer.client)
         try:
             await producer.start()
         except BaseException as error:

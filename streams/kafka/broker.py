@@ -11,7 +11,7 @@ from typing import Protocol
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.admin import KafkaAdmin
-from sluicegate.streams.kafka.connection import speak_seldom
+from sluicegate.streams.kafka.connection import overhear
 from sluicegate.streams.kafka.consumer import Counts, KafkaConsumer
 from sluicegate.streams.kafka.fetched_batches import check_codec
 from sluicegate.streams.kafka.producer import KafkaProducer
@@ -65,7 +65,7 @@ class KafkaBroker:
     """
 
     def __init__(self, servers: str, settings: KafkaSettings, library: Library = AIOKAFKA) -> None:
-        speak_seldom()
+        overhear()
         try:
             check_servers(servers)
         except ClientError as error:

@@ -1,8 +1,7 @@
-"""Shared configuration of Kafka clients (servers, time limits, TLS and SASL), and throttling of their logs."""
+"""Shared configuration of Kafka clients (servers, time limits, TLS and SASL), and what their logs say of a start."""
 
 import asyncio
 import logging
-import time
 from typing import Any
 
 from aiokafka.client import ConnectionGroup
@@ -14,9 +13,9 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
 from sluicegate_client.errors import ClientError
+from sluicegate_client.outages import LOGGERS, speak_seldom
 from sluicegate_client.over_kafka import Security
 
-_REFRESH_EVERY = 0.1
 _ANSWER_WAIT = 1.0
 """Seconds that a start which is cancelled waits for what was asked last."""
 
@@ -48,24 +47,6 @@ def connection(servers: str, settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-class Seldom(logging.Filter):
-    """Lets the same message of a logger pass once in ``every`` seconds."""
-
-    def __init__(self, every: float = 5.0) -> None:
-        super().__init__()
-        self._every = every
-        self._last: dict[str, float] = {}
-
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to let it pass. The message before its arguments counts, of which there are not many."""
-        now = time.monotonic()
-        if now - self._last.get(str(record.msg), -self._every) < self._every:
-            return False
-        self._last[str(record.msg)] = now
-        return True
-
-
 class Overheard(logging.Filter):
     """Takes from the client's log what is told elsewhere: why it cannot begin with a broker, which its error does not
     say, and that offsets were not told by a broker that only leads no more, which it asks again.
@@ -95,16 +76,14 @@ class Overheard(logging.Filter):
 
 
 _overheard = Overheard()
-_LOGGERS = ("", ".cluster", ".conn", ".consumer.fetcher", ".consumer.group_coordinator", ".producer.sender")
 
 
-def speak_seldom() -> None:
-    """Keep the client from filling logs while a broker is away: it tries, and tells of it, many times a second."""
-    for name in _LOGGERS:
-        logger = logging.getLogger(f"aiokafka{name}")
-        if not any(isinstance(known, Seldom) for known in logger.filters):
-            logger.addFilter(_overheard)
-            logger.addFilter(Seldom())
+def overhear() -> None:
+    """Hear why the client cannot begin with a broker, and keep it from filling logs while one is away."""
+    for logger in LOGGERS:
+        if _overheard not in logger.filters:
+            logger.filters.insert(0, _overheard)
+    speak_seldom()
 
 
 def unreachable(servers: str, error: Exception) -> UnreachableError:
@@ -114,36 +93,6 @@ def unreachable(servers: str, error: Exception) -> UnreachableError:
         f"no Kafka broker answers at {servers} ({why}); start one with `sluice broker start`, or correct the "
         "address, or what kafka.protocol, ca_file, username and password say: who is refused gets no answer"
     )
-
-
-def refresh_seldom(client: Any) -> None:
-    """Have ``client`` ask the brokers for metadata ten times a second at most; who asks meanwhile is told of the next.
-
-    aiokafka's sender asks again at once while a partition has no leader, and takes a processor where none answers.
-    """
-    refresh = client.force_metadata_update
-    last = -_REFRESH_EVERY
-    waiting: asyncio.Future[Any] | None = None
-
-    def ask() -> Any:
-        nonlocal last
-        last = asyncio.get_running_loop().time()
-        return refresh()
-
-    def ask_for(waiter: "asyncio.Future[Any]") -> None:
-        ask().add_done_callback(lambda asked: None if waiter.done() else waiter.set_result(asked.result()))
-
-    def seldom() -> Any:
-        nonlocal waiting
-        loop = asyncio.get_running_loop()
-        if waiting is None or waiting.done():
-            if loop.time() >= last + _REFRESH_EVERY:
-                return ask()
-            waiting = loop.create_future()
-            loop.call_at(last + _REFRESH_EVERY, ask_for, waiting)
-        return asyncio.shield(waiting)
-
-    client.force_metadata_update = seldom
 
 
 def close_what_it_begins_with(client: Any) -> None:

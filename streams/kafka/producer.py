@@ -22,7 +22,6 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import (
     close_what_it_begins_with,
     connection,
-    refresh_seldom,
     see_given_up,
     unreachable,
 )
@@ -30,6 +29,7 @@ from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import DeliveryError, Headers, UnknownTopicError, Written
 from sluicegate.streams.topics import check_topic_name
+from sluicegate_client.outages import refresh_seldom
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import (
     close_what_it_begins_with,
     connection,
-    refresh_seldom,
     see_given_up,
     unreachable,
 )
@@ -45,6 +44,7 @@ from sluicegate.streams.ports import (
     LettersWithoutTopicError,
     TopicPartition,
 )
+from sluicegate_client.outages import refresh_seldom
 
 log = logging.getLogger(__name__)
 

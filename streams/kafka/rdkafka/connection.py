@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
-from sluicegate.streams.kafka.connection import Seldom
+from sluicegate_client.outages import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,9 @@
 """How often clients ask for metadata while no broker answers: aiokafka's sender would without a pause."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
@@ -10,8 +11,9 @@ from aiokafka.errors import KafkaConnectionError
 from sluicegate.domain.errors import SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka import producer, transactions
-from sluicegate.streams.kafka.connection import refresh_seldom
 from sluicegate.streams.kafka.topic_limits import Limits
+from sluicegate_client import ClientError, over_kafka
+from sluicegate_client.outages import LOGGERS, refresh_seldom, speak_seldom
 
 pytestmark = pytest.mark.virtual
 
@@ -60,7 +62,18 @@ async def test_several_who_wait_are_told_of_one_and_one_that_gives_up_disturbs_n
     assert client.asked[2] == began, "at once where nobody asked for a while"
 
 
-@pytest.mark.parametrize("made", ["producer", "transactions"])
+def test_what_is_said_again_and_again_is_let_pass_once(caplog: pytest.LogCaptureFixture) -> None:
+    speak_seldom()
+    speak_seldom()
+    for logger in LOGGERS:
+        for number in range(100):
+            logger.warning("no broker at %d", number)
+        logger.warning("and another thing")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["no broker at 0", "and another thing"] * len(LOGGERS)
+
+
+@pytest.mark.parametrize("made", ["producer", "transactions", "of an application"])
 async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clients: list[Client] = []
 
@@ -80,15 +93,17 @@ async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.Monkey
         async def stop(self) -> None: ...
 
     settings = KafkaSettings()
-    module = {"producer": producer, "transactions": transactions}[made]
-    monkeypatch.setattr(module, "AIOKafkaProducer", Unreachable)
+    for module in (producer, transactions, over_kafka):
+        monkeypatch.setattr(module, "AIOKafkaProducer", Unreachable)
     limits = Limits(settings)
-    client: Any = (
-        producer.KafkaProducer("here:1", settings, limits)
-        if made == "producer"
-        else transactions.KafkaTransactions("here:1", settings, limits, SimpleNamespace(), "t")
-    )
-    with pytest.raises(SluiceError, match="no Kafka broker answers"):
-        await client.start()
+    begin: Callable[[], Awaitable[None]] = {
+        "producer": producer.KafkaProducer("here:1", settings, limits).start,
+        "transactions": transactions.KafkaTransactions(
+            "here:1", settings, limits, cast(Any, SimpleNamespace()), "t"
+        ).start,
+        "of an application": over_kafka.KafkaLog("here:1", over_kafka.Security()).open,
+    }[made]
+    with pytest.raises((SluiceError, ClientError), match="no Kafka broker answers"):
+        await begin()
     (asked,) = (client.asked for client in clients)
     assert asked[-1] - asked[0] == pytest.approx(0.9)
