@@ -214,7 +214,7 @@ class FrontDesk:
             raise FrontError(503, "too many requests wait for their answer; try again later")
         if not self._transport_of(app).comes(self._clock.wall()):
             # An SLO is what it takes to see that it keeps up again.
-            told = "this host does not keep up with what is asked; try again later, or elsewhere"
+            told = "queries take too long on their way: this host does not keep up, or its broker is away; try again"
             raise FrontError(503, told, retry_s=app.slo)
 
     async def ask(
