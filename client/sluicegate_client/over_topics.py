@@ -48,8 +48,8 @@ class OverTopics:
             raise ClientError(f"nothing answers at {self._log.url} within {self._timeout:g} s: {why}") from error
 
     async def _open(self) -> None:
-        await self._log.open()
         try:
+            await self._log.open()
             names = {app: f"{self._prefix}.app.{app}.results" for app in self._served(await self._log.topics())}
             if not names:
                 raise ClientError(

@@ -9,7 +9,7 @@ import orjson
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import RemoteSettings
-from sluicegate.streams.ports import BrokerError
+from sluicegate.streams.ports import BrokerError, UnreachableError
 from sluicegate.streams.remote.frames import CALL_HEADER, MAX_WAIT
 
 
@@ -37,9 +37,9 @@ class Connection:
                 content = await answer.read()
                 if answer.status == 200:
                     return content
-                raise _refused(content, answer.status)
+                raise _refused(self._base, content, answer.status)
         except aiohttp.ClientConnectorError as error:
-            raise ConfigurationError(
+            raise UnreachableError(
                 f"nothing answers at {self._base} ({error.strerror}); start `sluice up`, or name another broker"
             ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -63,13 +63,17 @@ class Connection:
             self._session = None
 
 
-def _refused(content: bytes, status: int) -> Exception:
+def _refused(base: str, content: bytes, status: int) -> Exception:
     try:
         told = orjson.loads(content)
     except ValueError:
         told = None
     if isinstance(told, dict) and "problem" in told:
         return error_of(told)
+    if status == 404:
+        return UnreachableError(
+            f"{base} holds no log: that `sluice up` is on another broker; name it here, too (an option, or SLUICE_BROKER)"
+        )
     return BrokerError(f"status {status}: {content[:100].decode(errors='replace')}")
 
 

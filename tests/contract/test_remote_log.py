@@ -3,14 +3,20 @@
 from math import inf
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.sluice.audit.retention import gone_before
+from sluicegate.sluice.catalogue.broker_log import BrokerLog
+from sluicegate.sluice.registration.registry_topic import await_served
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import RemoteSettings
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import TellsStates, TopicSpec
+from sluicegate.streams.ports import TellsStates, TopicSpec, UnreachableError
+from sluicegate.streams.remote.broker import RemoteBroker
+from sluicegate.streams.topics import Topics
+from sluicegate_client import Client
 from tests.contract.brokers import serve
 
 
@@ -100,6 +106,22 @@ async def test_a_remote_log_refuses_a_record_of_a_time_that_is_none(at: float) -
         await (await producer.send("t", b"value", timestamp=1.5))
         await producer.stop()
         await remote.close()
+
+
+async def test_a_front_of_a_system_whose_log_lies_elsewhere_is_told_from_one_that_is_not_there() -> None:
+    async with TestServer(web.Application()) as front:
+        other = connect(f"memory+{front.make_url('')}")
+        with pytest.raises(UnreachableError, match=r"holds no log: .* on another broker; name it here"):
+            await other.admin().topics()
+        topics = Topics()
+        with pytest.raises(UnreachableError, match="holds no log"):
+            await await_served(other, topics, ["a"], within=0.0, say=lambda _: None)
+        await other.close()
+        with pytest.raises(UnreachableError, match="holds no log"):
+            async with Client(BrokerLog(other)):
+                pass
+        assert isinstance(other, RemoteBroker)
+        assert other._connection._session is None, "who could not connect is disconnected"
 
 
 async def test_a_remote_log_that_is_not_there_says_so() -> None:
