@@ -72,7 +72,8 @@ def _refused(base: str, content: bytes, status: int) -> Exception:
         return error_of(told)
     if status == 404:
         return UnreachableError(
-            f"{base} holds no log: that `sluice up` is on another broker; name it here, too (an option, or SLUICE_BROKER)"
+            f"{base} holds no log: that `sluice up` is on another broker; "
+            "name it here, too (an option, or SLUICE_BROKER)"
         )
     return BrokerError(f"status {status}: {content[:100].decode(errors='replace')}")
 
