@@ -1,7 +1,6 @@
 """``sluice register``: from a trained model and labelled rows to an app that ``sluice up`` serves."""
 
 import asyncio
-import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.app import Promise
 from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
+from sluicegate.profiles.formats.catalogue_json import MAX_LATENCY
 from sluicegate.profiles.registration.task_metrics import METRICS
 from sluicegate.sluice.commands.models.variants import LARGEST, candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
@@ -29,7 +29,10 @@ from sluicegate.sluice.settings.settings import Settings, load
 
 _INTERRUPTED = 130
 _ANYWAY = ("wait", "settings", "as_json")
-_OPTIONS = {"app": "--app", "min_accuracy": "--min-accuracy", "weight": "--weight", "threads": "--threads"}
+_OPTIONS = {
+    field: f"--{field.replace('_', '-')}"
+    for field in ("app", "version", "validation", "metric", "min_accuracy", "weight", "threads", "varying", "sha256")
+}
 """By the field of a request or of an app's terms."""
 
 
@@ -92,8 +95,9 @@ def register_command(
     """
     with one_line_errors(), _told_as_options():
         chosen = load(settings)
-        if slo_ms is not None and not 0.0 < slo_ms < math.inf:
-            raise InvalidInputError("--slo-ms", f"{slo_ms:g}; give milliseconds, more than 0")
+        if slo_ms is not None and not 0.0 < slo_ms <= 1e3 * MAX_LATENCY:
+            most = f"{1e3 * MAX_LATENCY:.0f}"
+            raise InvalidInputError("--slo-ms", f"{slo_ms:.9g}; give milliseconds, more than 0, {most} at most")
         if not app:
             raise InvalidInputError("--app", "name the app")
         if retire or version is not None:

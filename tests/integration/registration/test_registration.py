@@ -383,10 +383,16 @@ def test_what_is_wrong_is_called_as_its_option_is(tmp_path: Path) -> None:
     for options, shown in (
         (("--slo-ms", "0"), "--slo-ms: 0; give milliseconds"),
         (("--slo-ms", "nan"), "--slo-ms: nan; give milliseconds"),
+        (("--slo-ms", "3600001"), "--slo-ms: 3600001; give milliseconds"),
+        (("--version", "9"), "--version: mine has no version 9; it has none"),
         (("--weight", "2"), "--app: 'mine' is not registered"),
         ((*given, "--weight", "-1"), "--weight: -1.0: "),
         ((*given, "--min-accuracy", "1.5"), "--min-accuracy: 1.5: "),
         ((*given, "--threads", "300"), "--threads: [300]; give numbers"),
+        ((*given, "--metric", "speed"), "--metric: 'speed' is unknown"),
+        ((*given, "--varying", "z"), "--varying: 'z' is no input"),
+        ((given[0], "--validation", "none.npz"), "--validation: none.npz is not there"),
+        (("s3://b/m.onnx", "--validation", str(rows), "--sha256", "abc"), "--sha256: 'abc'; give 64"),
     ):
         command = [*SLUICE, "register", "--app", "mine", *options]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
