@@ -49,8 +49,10 @@ def open_catalogue(settings: Settings, asked: Sequence[str] = ()) -> tuple[Catal
     strange = tuple(name for name in names if name not in own)
     for name in strange:
         if name not in FAMILIES and name not in HEAVY:  # before anything is built for it
+            known = ", ".join((*own, *DEFAULT))
             raise InvalidInputError(
-                "apps" if settings.apps else "--app", f"{name!r:.80} is not one of {', '.join((*own, *DEFAULT))}"
+                "apps" if settings.apps else "--app",
+                f"{name!r:.80} is not one of {known}; `sluice register` makes an app of your models",
             )
     demo, folder = _demo(settings, strange)
     if mine is None or not set(names) & set(mine.apps):

@@ -53,7 +53,8 @@ def test_an_app_that_nobody_has_is_refused_before_the_demos_models_are_made(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     write_words(tmp_path / "registered")
-    with pytest.raises(InvalidInputError, match=f"^{field}: 'wrods' is not one of words, digits, signals$"):
+    told = f"^{field}: 'wrods' is not one of words, digits, signals; `sluice register` makes an app of your models$"
+    with pytest.raises(InvalidInputError, match=told):
         open_catalogue(Settings(apps=said), asked)
     assert not demo_folder(tmp_path).exists()
 
