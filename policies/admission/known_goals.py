@@ -62,7 +62,8 @@ class GoalAdmission:
         within = inf if query.app in self._promised else time
         if known.feasible(accuracy, within, cost) is not None:
             return ""
-        asked = [f"within {1e3 * time:.4g} ms"] if within < inf else []
+        # times since 1970 are exact to a quarter of a microsecond
+        asked = [f"within {round(1e3 * time, 3):.4g} ms"] if within < inf else []
         asked += [f"with accuracy {accuracy:.4g}"] if accuracy else []
         asked += [f"at cost {cost:.4g}"] if cost < inf else []
         return (

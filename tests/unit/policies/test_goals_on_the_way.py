@@ -98,6 +98,14 @@ def test_all_that_was_asked_for_is_said_and_nothing_that_was_not() -> None:
     assert isinstance(promised, Reject) and "answers with accuracy 0.95; nearest" in promised.detail
 
 
+def test_a_time_is_told_as_it_was_asked_for_however_long_ago_1970_is() -> None:
+    now = 1.7e9
+    (action,) = GoalAdmission(DeadlineAdmission(), {"a": VARIANTS}).handle(
+        Arrived(Query("1", "a", now, now + 1e-5)), now
+    )
+    assert isinstance(action, Reject) and "answers within 0.01 ms; nearest" in action.detail
+
+
 def test_a_model_by_name_is_refused_only_where_it_is_less_accurate_than_asked() -> None:
     assert isinstance(admitted(Goal(model="quick", accuracy=0.7)), Accept)
     assert isinstance(admitted(Goal(model="quick", accuracy=0.701)), Reject)
