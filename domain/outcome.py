@@ -121,6 +121,12 @@ class Outcome:
         return QueryKey(self.app, self.source, self.query_id)
 
     @property
+    def took(self) -> float:
+        """Seconds from its arrival to its end, none where that is before: arrivals are of the producer's clock, to the
+        millisecond."""
+        return max(0.0, self.at - self.arrival)
+
+    @property
     def late(self) -> bool:
         """Answered, but after its deadline."""
         return self.kind is OutcomeKind.ANSWERED and self.at > self.deadline

@@ -104,7 +104,7 @@ class Meters:
         if on_time:
             self._count(self._answers, (app, device, outcome.variant or ""))
             self._accuracy[app,] = self._accuracy.get((app,), 0.0) + outcome.accuracy
-        self._observe(self._query_seconds, "sluice_query_seconds", (app,), outcome.at - outcome.arrival)
+        self._observe(self._query_seconds, "sluice_query_seconds", (app,), outcome.took)
         self._observe(self._queue_seconds, "sluice_queue_seconds", (app, device), outcome.queue_s)
 
     @staticmethod

@@ -140,6 +140,12 @@ def promised(state: PromiseState) -> str:
     return f"{told}; safe mode was announced" if state.safe_mode else told
 
 
+def _ahead(outcome: Outcome) -> str:
+    """What is to be said of an arrival further behind the end than a time to the millisecond can be off."""
+    ahead = 1e3 * (outcome.arrival - outcome.at)
+    return f"; its producer's clock is at least {ahead:.0f} ms ahead" if ahead > 1.0 else ""
+
+
 def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]) -> Table:
     """The story of a query as a terminal table."""
     shown = Table(title=f"Query {escape(outcome.query_id)}", show_header=False)
@@ -148,7 +154,7 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
         ("app", f"{outcome.app} ({outcome.query_class.value})"),
         ("asked by", outcome.source or "not told"),
         ("deadline", f"{1e3 * (outcome.deadline - outcome.arrival):.1f} ms after arrival"),
-        ("ended", f"{1e3 * (outcome.at - outcome.arrival):.1f} ms after arrival"),
+        ("ended", f"{1e3 * outcome.took:.1f} ms after arrival{_ahead(outcome)}"),
     ]
     if outcome.reason:
         rows.append(("reason", f"{outcome.reason}{': ' + outcome.detail if outcome.detail else ''}"))

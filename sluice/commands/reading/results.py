@@ -113,10 +113,9 @@ def _shown(record: Record) -> str:
 
 def line(outcome: Outcome) -> str:
     """An outcome in one line, in Rich's markup."""
-    took = 1e3 * (outcome.at - outcome.arrival)
     mark = "late" if outcome.late else outcome.kind.value
     colour = "green" if outcome.on_time else "yellow" if outcome.late else "red"
-    text = f"{outcome.query_id}  {outcome.app}  {took:8.1f} ms"
+    text = f"{outcome.query_id}  {outcome.app}  {1e3 * outcome.took:8.1f} ms"
     if outcome.variant:
         text += f"  {outcome.variant} ({100 * outcome.accuracy:.1f} %)  {outcome.device}  batch {outcome.batch_size}"
     if outcome.reason:

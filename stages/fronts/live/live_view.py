@@ -54,6 +54,11 @@ class End:
     left: int | None = None  # misses that its stream still had, where it was promised something
     rows: int = 1
 
+    @property
+    def took(self) -> float:
+        """As of an Outcome."""
+        return max(0.0, self.at - self.arrival)
+
 
 @dataclass(slots=True)
 class _Second:
@@ -108,7 +113,7 @@ class LiveView:
         if end.left is not None:
             second.left[end.app] = min(end.left, second.left.get(end.app, end.left))
         if end.kind == "answered" and len(latencies := second.latencies.setdefault(end.app, [])) < _LATENCIES:
-            latencies.append(end.at - end.arrival)
+            latencies.append(end.took)
         if not on_time:
             second.missed[end.app] += 1
             second.missed_rows[end.app] += end.rows
@@ -343,7 +348,7 @@ def _miss(end: End) -> dict[str, Any]:
         "detail": end.detail[:200],
         "device": end.device,
         "variant": end.variant,
-        "waited_ms": 1e3 * (end.at - end.arrival),
+        "waited_ms": 1e3 * end.took,
     }
 
 

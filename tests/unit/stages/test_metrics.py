@@ -119,6 +119,12 @@ def test_outcomes_are_told_by_how_they_ended() -> None:
     assert found["sluice_query_seconds_sum", ("toy",)] == pytest.approx(0.68)
 
 
+def test_no_time_is_below_nothing_where_a_producers_clock_is_ahead() -> None:
+    meters = Meters()
+    meters.ended("worker d", outcome(OutcomeKind.ANSWERED, 9.9997))
+    assert told(meters)["sluice_query_seconds_sum", ("toy",)] == 0.0
+
+
 def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
     meters = Meters()
     for rows in (1, 2, 2, 3, 500):

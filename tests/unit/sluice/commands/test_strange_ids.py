@@ -58,6 +58,17 @@ def test_a_result_is_shown_to_the_letter(strange: str) -> None:
     assert f"v{strange} (0.0 %)  d{strange}  batch 0" in shown(line(hosted))
 
 
+def test_nothing_ends_before_it_arrives_and_a_producers_clock_that_is_ahead_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(out, "_width", 200)
+    rounded = replace(outcome("q"), arrival=10.0, at=9.9997)
+    assert "  q  cats       0.0 ms  model_error" in shown(line(rounded))
+    assert "0.0 ms after arrival " in shown(explain.table(rounded, None, []))
+    ahead = shown(explain.table(replace(rounded, at=8.0), None, []))
+    assert "0.0 ms after arrival; its producer's clock is at least 2000 ms ahead " in ahead
+
+
 def test_an_explanation_is_shown_to_the_letter(strange: str) -> None:
     text = shown(explain.table(outcome(strange), None, [(f"v{strange}", "too slow")]))
     for told in (f"Query {strange}", f"/{strange}", f"model_error: no {strange}", f"v{strange}, too slow"):

@@ -170,6 +170,15 @@ def test_why_queries_missed_is_counted_by_reason() -> None:
     assert [m["kind"] for m in shown["misses"]] == ["late", "rejected", "rejected"]
 
 
+def test_nothing_ends_before_it_arrives_where_a_producers_clock_is_ahead() -> None:
+    seen = view()
+    for kind in ("answered", "rejected"):
+        seen.ended(end(NOW - 1, kind, arrival=NOW - 0.9997))
+    shown = seen.snapshot(NOW)
+    assert shown["misses"][0]["waited_ms"] == 0.0
+    assert shown["apps"][0]["p50_ms"] == 0.0
+
+
 def test_memory_is_bounded_whatever_comes_and_however_seldom_it_is_looked_at() -> None:
     seen = view()
     for i in range(5000):
