@@ -2,15 +2,16 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, PromiseState
-from sluicegate.domain.plan import Plan
+from sluicegate.domain.plan import Placement, Plan
 from sluicegate.planner.problems.throughput import throughput
 from sluicegate.sluice.audit.result_log import find_results
 from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
@@ -49,11 +50,13 @@ def explain(
     if found is None:
         err.print(f"no outcome of {escape(query_id)} yet; `sluice audit` tells whether it was asked")
         raise typer.Exit(EXIT_FAILED)
+    outcome = codec.decode_outcome(found).outcome
+    not_hosted = excluded(chosen, outcome, plan)
     if as_json:
-        typer.echo(codec.outcome_json(found).decode())
+        told = {**orjson.loads(codec.outcome_json(found)), **planned(outcome, plan, not_hosted)}
+        typer.echo(orjson.dumps(told).decode())
     else:
-        outcome = codec.decode_outcome(found).outcome
-        out.print(table(outcome, plan, excluded(chosen, outcome, plan)))
+        out.print(table(outcome, plan, not_hosted))
 
 
 async def _find(
@@ -129,6 +132,28 @@ def excluded(settings: Settings, outcome: Outcome, plan: Plan | None) -> list[tu
     return found
 
 
+def _chosen(placement: Placement, outcome: Outcome) -> bool:
+    return placement.device == outcome.device and outcome.slice in {None, placement.slice}
+
+
+def planned(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]) -> dict[str, Any]:
+    """What the plan of a query offered, as plain values."""
+    offered = [
+        {
+            "device": placement.device,
+            "slice": placement.slice,
+            "variants": placement.variants,
+            "share": placement.share,
+            "chosen": _chosen(placement, outcome),
+        }
+        for placement in (plan.of_app(outcome.app) if plan is not None else ())
+    ]
+    return {
+        "plan": {"reason": plan.reason, "placements": offered} if plan is not None else None,
+        "not_hosted": [{"variant": name, "why": why} for name, why in not_hosted],
+    }
+
+
 def promised(state: PromiseState) -> str:
     """How its stream stood after it, in words: what was promised, what was spent of it, what is left."""
     pairs = [f"at most {m} of {k}" for m, k in state.weakly_hard]
@@ -177,11 +202,10 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
     if plan is not None:
         rows.append(("planned because", plan.reason))
         for placement in plan.of_app(outcome.app):
-            chosen = placement.device == outcome.device and outcome.slice in {None, placement.slice}
             text = (
                 f"{'+'.join(placement.variants)} on {placement.device}/{placement.slice}, share {placement.share:.0%}"
             )
-            rows.append(("chosen" if chosen else "alternative", text))
+            rows.append(("chosen" if _chosen(placement, outcome) else "alternative", text))
     rows += [("not hosted", f"{name}, {why}") for name, why in not_hosted]
     for name, text in rows:
         shown.add_row(name, escape(text))

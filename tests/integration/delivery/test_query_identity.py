@@ -1,6 +1,7 @@
 """A query is known by its app, its source and its id: who shares one of them with another is answered all the same."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,13 +118,16 @@ async def test_an_id_that_several_have_used_is_explained_once_it_is_said_which(t
 
     which = await asyncio.to_thread(sluice, "explain", "q1", "--run", str(folder))
     assert which.exit_code == 2
-    told = " ".join(which.output.split())
-    assert "names 3 queries" in told
-    assert "--app other --source '/north'; --app toy --source '/north'; --app toy --source '/south'" in told
+    said = " ".join(which.output.split())
+    assert "names 3 queries" in said
+    assert "--app other --source '/north'; --app toy --source '/north'; --app toy --source '/south'" in said
     for narrowed in (("--app", "other"), ("--source", "/south"), ("--app", "toy", "--source", "/north")):
         one = await asyncio.to_thread(sluice, "explain", "q1", "--run", str(folder), "--json", *narrowed)
         assert one.exit_code == 0, one.output
         assert all(f'"{value}"' in one.output for value in narrowed[1::2])
+        told = json.loads(one.output)
+        offered = told["plan"]["placements"]
+        assert [p["device"] for p in offered if p["chosen"]] == [told["parameters"]["device"]]
     assert (await asyncio.to_thread(sluice, "explain", "q2", "--run", str(folder))).exit_code == 0
     listed = await asyncio.to_thread(sluice, "results", str(folder), "--source", "/south")
     assert len(listed.output.strip().splitlines()) == 1 and "q1" in listed.output

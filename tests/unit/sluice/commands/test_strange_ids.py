@@ -91,10 +91,18 @@ def test_what_was_chosen_is_the_slice_that_answered_not_all_of_its_device(
     hosted = [("g0", "a", "4g-0"), ("g0", "b", "3g-0"), ("g1", "c", "4g-0")]
     placements = tuple(Placement(on, "cats", (variant,), 0.3, 8, cut) for on, variant, cut in hosted)
     plan = Plan(epoch=Epoch(1, 1), created=0.0, placements=placements, reason="start")
-    told = explain.table(replace(outcome("q"), device=device, slice=part), plan, [])
+    ended = replace(outcome("q"), device=device, slice=part)
+    told = explain.table(ended, plan, [("d", "too slow")])
     rows = list(zip(*(column.cells for column in told.columns), strict=True))
     assert [text for name, text in rows if name == "chosen"] == [f"{one}, share 30%" for one in chosen]
     assert sum(name == "alternative" for name, _ in rows) == 3 - len(chosen)
+    as_json = explain.planned(ended, plan, [("d", "too slow")])
+    offered = [
+        (f"{p['variants'][0]} on {p['device']}/{p['slice']}", p["chosen"]) for p in as_json["plan"]["placements"]
+    ]
+    assert [f"{v} on {d}/{s}" for d, v, s in hosted] == [name for name, _ in offered]
+    assert [name for name, was_chosen in offered if was_chosen] == chosen
+    assert as_json["plan"]["reason"] == "start" and as_json["not_hosted"] == [{"variant": "d", "why": "too slow"}]
 
 
 def test_a_query_that_nobody_has_asked_is_named_to_the_letter(strange: str, monkeypatch: pytest.MonkeyPatch) -> None:
