@@ -38,8 +38,8 @@ _TOLD = {
     "metrics": "metrics on {}/metrics",
     "demand": "demand by windows on {0}/demand, the plan on {0}/plan",
 }
-
-
+_NEEDED = ("admission", "router", "worker", "planner")
+"""For queries to be answered."""
 _LOOK_EVERY = 2.0
 _LOOKS = 150
 """Seconds between looks at the registry, and how many: the planner may be started later than this process."""
@@ -128,11 +128,21 @@ async def _tell(built: System, stages: Sequence[Stage], roles: Sequence[str], st
     err.print(f"[bold]sluice[/] {names} on {built.broker.url}; Ctrl-C stops", soft_wrap=True)
     if built.settings.apps:
         err.print(f"only the apps that are named: {', '.join(built.settings.apps)}", highlight=False, soft_wrap=True)
+    if told := lacking(built.settings.broker, roles):
+        err.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
     for app in () if roles else built.apps:
         if told := nothing_to_scale_with(app, built.catalogue.of_app(app)):
             err.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
     for front in fronts:
         err.print(_TOLD[front.name].format(front.address), soft_wrap=True)
+
+
+def lacking(broker: str, roles: Sequence[str]) -> str:
+    """What a process of ``roles`` needs to serve anybody and nobody brings it; empty where there is nothing."""
+    missing = ", ".join(role for role in _NEEDED if role not in roles)
+    if not roles or not missing or broker != "memory://":
+        return ""
+    return f"memory:// is of this process alone, and it has no {missing}: name them too, or give --broker kafka://…"
 
 
 async def _tell_strangers(built: System, roles: Sequence[str], apps: Sequence[str], started: asyncio.Event) -> None:

@@ -1,10 +1,11 @@
-"""A stage that is not there is said before anything is built or written."""
+"""A stage that is not there is said before anything is built or written, and what stages lack that others bring."""
 
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from sluicegate.sluice.commands.running.up import lacking
 from sluicegate.sluice.main import app, register_all
 
 
@@ -26,3 +27,20 @@ def test_up_refuses_a_stage_that_is_not_there_and_leaves_nothing(
     assert refused.exit_code != 0
     assert said in " ".join(refused.output.split())
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("broker", "roles", "missing"),
+    [
+        ("memory://", ["grpc"], "admission, router, worker, planner"),
+        ("memory://", ["worker", "grpc", "planner"], "admission, router"),
+        ("memory://", ["grpc", "admission", "router", "worker", "planner"], ""),
+        ("memory://", [], ""),
+        ("kafka://127.0.0.1:9092", ["grpc"], ""),
+    ],
+)
+def test_what_stages_on_the_embedded_broker_lack_is_said_for_no_other_process_brings_it(
+    broker: str, roles: list[str], missing: str
+) -> None:
+    said = lacking(broker, roles)
+    assert f"it has no {missing}: name them too" in said if missing else said == ""
