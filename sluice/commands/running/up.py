@@ -128,7 +128,7 @@ async def _tell(built: System, stages: Sequence[Stage], roles: Sequence[str], st
     err.print(f"[bold]sluice[/] {names} on {built.broker.url}; Ctrl-C stops", soft_wrap=True)
     if built.settings.apps:
         err.print(f"only the apps that are named: {', '.join(built.settings.apps)}", highlight=False, soft_wrap=True)
-    if told := lacking(built.settings.broker, roles):
+    for told in filter(None, (lacking(built.settings.broker, roles), *portless(built.settings, roles))):
         err.print(f"[yellow]{told}[/]", highlight=False, soft_wrap=True)
     for app in () if roles else built.apps:
         if told := nothing_to_scale_with(app, built.catalogue.of_app(app)):
@@ -143,6 +143,16 @@ def lacking(broker: str, roles: Sequence[str]) -> str:
     if not roles or not missing or broker != "memory://":
         return ""
     return f"memory:// is of this process alone, and it has no {missing}: name them too, or give --broker kafka://…"
+
+
+def portless(settings: Settings, roles: Sequence[str]) -> list[str]:
+    """What is set of endpoints that do not run for want of a port."""
+    sections = {"metrics": settings.metrics} if roles else {"grpc": settings.grpc, "metrics": settings.metrics}
+    return [
+        f"{name}.{min(given)} does nothing without {name}.port: set SLUICE_{name.upper()}__PORT"
+        for name, section in sections.items()
+        if section.port is None and (given := section.model_fields_set - {"port"})
+    ]
 
 
 async def _tell_strangers(built: System, roles: Sequence[str], apps: Sequence[str], started: asyncio.Event) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluicegate.sluice.commands.running.up import lacking
+from sluicegate.sluice.commands.running.up import lacking, portless
 from sluicegate.sluice.main import app, register_all
+from sluicegate.sluice.settings.settings import load
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,16 @@ def test_what_stages_on_the_embedded_broker_lack_is_said_for_no_other_process_br
 ) -> None:
     said = lacking(broker, roles)
     assert f"it has no {missing}: name them too" in said if missing else said == ""
+
+
+def test_what_is_set_of_an_endpoint_that_has_no_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert portless(load(), []) == []
+    monkeypatch.setenv("SLUICE_GRPC__HOST", "0.0.0.0")
+    said = "grpc.host does nothing without grpc.port: set SLUICE_GRPC__PORT"
+    assert portless(load(), []) == [said]
+    assert portless(load(), ["grpc"]) == [], "it runs, on any free port"
+    monkeypatch.setenv("SLUICE_METRICS__RATE", "5")
+    assert portless(load(), ["worker"]) == ["metrics.rate does nothing without metrics.port: set SLUICE_METRICS__PORT"]
+    monkeypatch.setenv("SLUICE_GRPC__PORT", "0")
+    monkeypatch.setenv("SLUICE_METRICS__PORT", "0")
+    assert portless(load(), []) == []
