@@ -211,7 +211,8 @@ class GrpcStage:
         except InvalidInputError as error:
             raise FrontError(400, str(error)) from error
         if len(body) > self._desk.max_body_bytes:
-            raise FrontError(413, f"body: {len(body)} bytes; at most {self._desk.max_body_bytes} are taken")
+            most = f"at most {self._desk.max_body_bytes} (admission.max_body_bytes) are taken"
+            raise FrontError(413, f"body: {len(body)} bytes; {most}")
         result = await self._desk.ask(app, body, json_length, (*carried, codec.TAKES_RAW), client)
         try:
             return response_of(result, request.id, wanted)

@@ -163,7 +163,7 @@ async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
         assert (await method("ServerLive")(MESSAGES["ServerLiveRequest"]())).live, "health needs no token"
         large = {"name": "x", "datatype": "FP32", "shape": [600, 2]}
         token = (("authorization", "Bearer letmein"),)
-        codes = []
+        codes, said = [], ""
         for size, metadata in (
             (4800, None),
             (4800, (("authorization", "Bearer no"),)),
@@ -176,6 +176,7 @@ async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await method("ModelInfer")(request, metadata=metadata)
             codes.append(refused.value.code())
+            said += refused.value.details() or ""
             assert "retry-after" not in dict(refused.value.trailing_metadata()), "it would be refused again"
         assert codes == [
             grpc.StatusCode.UNAUTHENTICATED,
@@ -183,6 +184,8 @@ async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
         ]
+        assert "at most 4000 (admission.max_body_bytes) are taken" in said
+        assert "Received message larger than max" in said, "as the guide has it"
         with pytest.raises(grpc.aio.AioRpcError, match="too many requests; try again in") as refused:
             for _ in range(6):
                 await method("ServerMetadata")(MESSAGES["ServerMetadataRequest"](), metadata=token)
