@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random import Generator
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.simulator.arrivals.rates import MAX_QPS, Rates
+from sluicegate.simulator.arrivals.rates import Rates, check_range
 
 
 def diurnal(
@@ -26,10 +26,7 @@ def diurnal(
     """
     if not 1.0 <= duration <= 1e8:
         raise InvalidInputError("duration", f"{duration} is not within 1..1e8 seconds")
-    if not 0.0 <= low <= high <= MAX_QPS:
-        raise InvalidInputError(
-            "qps", f"[{low}, {high}] is not a range of queries/s; give [low, high] with low <= high"
-        )
+    check_range(low, high)
     if not (0.0 <= noise <= 2.0 and 0 <= spikes <= 1_000_000 and 1.0 <= spike_factor <= 1e3 and spike_s > 0.0):
         raise InvalidInputError(
             "generator", "noise is within 0..2, spikes 0..1e6, spike_factor 1..1000, spike_s above 0"

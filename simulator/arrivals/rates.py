@@ -68,10 +68,7 @@ class Rates:
 
     def within(self, low: float, high: float) -> "Rates":
         """Rescaled linearly: the lowest rate becomes ``low``, the highest ``high``; a flat trace ``high``."""
-        if not 0.0 <= low <= high <= MAX_QPS:
-            raise InvalidInputError(
-                "qps", f"[{low}, {high}] is not a range of queries/s; give [low, high] with low <= high"
-            )
+        check_range(low, high)
         least, most = float(self.qps.min()), float(self.qps.max())
         unit = (self.qps - least) / (most - least) if most > least else np.ones_like(self.qps)
         return Rates(self.edges, low + (high - low) * unit, self.notes)
@@ -97,6 +94,14 @@ class Rates:
         starts = self.edges[:-1]
         seconds = np.arange(int(starts[-1]) + 1, dtype=np.float64)
         return Rates.stepped(np.interp(seconds, starts, self.qps), 1.0, self.notes)
+
+
+def check_range(low: float, high: float) -> None:
+    """Raise InvalidInputError for what is no range of rates."""
+    if not 0.0 <= low <= high <= MAX_QPS:
+        raise InvalidInputError(
+            "qps", f"[{low:g}, {high:g}] is no range of queries/s; give [low, high], low <= high, {MAX_QPS:g} at most"
+        )
 
 
 def _positive(name: str, value: float) -> None:

@@ -1,5 +1,6 @@
 """Arrival lists and generated waves: what cannot be is refused by the name of the field, and what can is as it says."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.simulator.arrivals import ListedArrivals, diurnal, read_arrivals
+from sluicegate.simulator.arrivals import ListedArrivals, Rates, diurnal, read_arrivals
 
 LISTED = ListedArrivals({"a": np.array([0.25, 1.5]), "b": np.array([2.0])})
 
@@ -37,6 +38,13 @@ def wave(**changes: float) -> object:
 def test_what_cannot_be_is_refused_by_its_name(asked: Callable[[], object], field: str) -> None:
     with pytest.raises(InvalidInputError, match=field):
         asked()
+
+
+@pytest.mark.parametrize("high", [0.5, 1e10])
+def test_a_range_that_is_none_is_refused_with_how_far_one_may_go(high: float) -> None:
+    for asked in (lambda: wave(high=high), lambda: Rates.stepped([1.0, 2.0]).within(1.0, high)):
+        with pytest.raises(InvalidInputError, match=re.escape(f"[1, {high:g}] is no range") + r".*, 1e\+09 at most$"):
+            asked()
 
 
 def test_a_list_that_is_faster_or_goes_on_keeps_its_gaps() -> None:
