@@ -106,7 +106,8 @@ def read_arrival_file(path: Path) -> Floats:
 def read_arrivals(path: Path, apps: Sequence[str] | None = None) -> ListedArrivals:
     """Arrivals of every app in the folder ``path`` (file name up to the first dot), or of the one file it is.
 
-    ``apps``: only these, in this order; one without a file is an error, as is a folder without any.
+    ``apps``: only these, in this order; one without a file is an error, as is a folder without any, and no
+    arrival in all of them.
     """
     if path.is_file():
         files = {path.name.split(".", 1)[0]: path}
@@ -122,7 +123,10 @@ def read_arrivals(path: Path, apps: Sequence[str] | None = None) -> ListedArriva
     for app in wanted:
         if app not in files:
             raise InvalidInputError("trace", f"{path} has no arrivals of app {app!r}; it has {', '.join(files)}")
-    return ListedArrivals({app: read_arrival_file(files[app]) for app in wanted})
+    times = {app: read_arrival_file(files[app]) for app in wanted}
+    if not any(listed.size for listed in times.values()):
+        raise InvalidInputError("trace", f"{path} holds no arrival; give 'arrival_ms,...' lines")
+    return ListedArrivals(times)
 
 
 def _refused(

@@ -76,6 +76,19 @@ def test_times_since_1970_are_refused_and_the_longest_trace_is_not(tmp_path: Pat
             read_arrivals(listed)
 
 
+@pytest.mark.parametrize("text", ["", "arrival_ms\n\n"])
+def test_lists_without_any_arrival_are_refused_and_one_of_several_may_be_empty(text: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text(text)
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(InvalidInputError, match=r"holds no arrival; give 'arrival_ms,\.\.\.' lines$"):
+            read_arrivals(path)
+    (tmp_path / "other.txt").write_text("500\n")
+    assert {app: times.tolist() for app, times in read_arrivals(tmp_path).times.items()} == {
+        "notes": [],
+        "other": [0.5],
+    }
+
+
 def test_a_place_without_lists_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="holds no arrival list"):
         read_arrivals(tmp_path)
