@@ -69,6 +69,8 @@ def replay(
         if spec.path is not None and not spec.path.exists():  # before a system is waited for
             near = meant(trace, ["generator"])
             raise ConfigurationError(f"TRACE {trace}: is not there; give a file, a folder or 'generator'{near}")
+        if kind is None and spec.format == "counts":
+            _say(f"TRACE {trace}: read as counts per second; --format arrivals reads lines as times of arrival, in ms")
         sent = asyncio.run(_replay(chosen, spec, into, tuple(app or ()), duration, latency_ms, rows, seed))
     if as_json:
         counted = {"queries": sent.queries, "acknowledged": sent.acknowledged, "lost": sent.lost}

@@ -154,6 +154,19 @@ def test_ctrl_c_ends_it_in_order_also_where_nothing_is_due_and_says_what_was_sen
     assert "lost" not in told
 
 
+def test_as_what_a_file_is_read_is_said_where_it_was_not(replayed: Callable[..., Any], tmp_path: Path) -> None:
+    trace = tmp_path / "toy.txt"
+    trace.write_text("7\n12\n30\n")
+
+    def told(*options: str) -> Any:
+        return replayed(lambda _, sent: acknowledge(sent), [str(trace), "--app", "toy", "--duration", "1", *options])
+
+    assert "toy.txt: read as counts per second; --format arrivals reads lines as times" in told()[2]
+    assert "read as" not in told("--format", "counts")[2]
+    _, counted, said = told("--format", "arrivals")
+    assert counted["queries"] == 3 and "read as" not in said
+
+
 @pytest.mark.parametrize("seed", ["-1", str(2**63), "99999999999999999999"])
 @pytest.mark.parametrize(
     "command",
