@@ -56,6 +56,15 @@ class ObjectStore:
         for place in self._readable():
             _check_installed(place)
 
+    def writable(self) -> bool:
+        """Whether results can be written where that is a folder, which is made; other stores show it when asked."""
+        if self.results is None or not self.results.startswith(_FILE):
+            return True
+        folder = self.results.removeprefix(_FILE)
+        with suppress(OSError):
+            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.access(folder, os.W_OK | os.X_OK)
+
     async def read(self, claim: Claim, *, within: float) -> bytes:
         """The object. It counts as held until it is released.
 

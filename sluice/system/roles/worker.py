@@ -20,6 +20,11 @@ log = logging.getLogger(__name__)
 
 def worker_stage(system: System, device: Device) -> WorkerStage:
     """The stage ``worker`` of ``device``. A type that nothing is profiled on is told of: no plan counts on it."""
+    if system.objects is not None and not system.objects.writable():
+        log.warning(
+            "device %s: objects.results: %s cannot be written, so that results too large for their topic fail: give a "
+            "folder that can", device.name, system.objects.results,
+        )  # fmt: skip
     worker = system.settings.worker
     known = system.known.device_types
     if not any(kind.partition(":")[0] == device.type for kind in known):

@@ -179,11 +179,12 @@ async def test_a_result_that_its_topic_does_not_take_lies_in_the_store_and_the_o
 
 
 async def test_a_result_that_the_store_does_not_take_either_fails_and_says_both(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     where = f"file://{tmp_path}/file/out/"
     async with system(request, tmp_path, "memory", "at_least_once", results=where, outputs=OUTPUTS) as run:
+        assert f"objects.results: {where} cannot be written" in caplog.text, "before anybody asks"
         for name, rows in (("a", 1), ("b", 8), ("c", 1)):
             await ask(run, name, [0.0] * PIXELS * rows, rows)
         report = await run.settled()

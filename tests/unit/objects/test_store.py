@@ -42,6 +42,7 @@ def of(folder: Path, **options: object) -> ObjectStore:
 
 async def test_an_object_is_read_whole_and_results_are_written_by_their_content(folder: Path) -> None:
     store = of(folder)
+    assert store.writable()
     assert await store.read(claim_to(f"file://{folder}/in/one"), within=1.0) == DATA
     first, again, other = [await store.write("toy", data) for data in (DATA, DATA, memoryview(DATA[1:]))]
     assert first == again == claim_to(f"file://{folder}/out/toy/{sha256(DATA).hexdigest()}") and other.ref != first.ref
@@ -59,6 +60,7 @@ async def test_a_result_that_cannot_be_written_is_not_told_as_one_that_is_not_th
 ) -> None:
     results = f"file://{place.format(folder=folder)}"
     store = ObjectStore(ObjectRules(prefixes=(), max_bytes=100_000), results=results)
+    assert not store.writable()
     with pytest.raises(ObjectError, match=rf"{results}toy/\w+ cannot be written \(({why})Error\)$"):
         await store.write("toy", DATA)
 
