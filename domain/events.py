@@ -283,7 +283,14 @@ class Retired:
     app: str
 
 
-StagingEvent = PlanPublished | LoadEnded | Retired | Woke
+@dataclass(frozen=True, slots=True)
+class LoadLost:
+    """What was loaded is gone with its executor's process, and could not be loaded again."""
+
+    variant: str
+
+
+StagingEvent = PlanPublished | LoadEnded | LoadLost | Retired | Woke
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Rules.
 1. A plan of a lower or equal epoch is refused (a zombie planner is harmless).
 2. Missing variants are loaded one after the other, for the largest batch that any plan may allow. An app is switched
    (Host) as soon as all of its new variants are loaded or have failed, and only then are its old ones forgotten. If
-   every new one failed, the old ones stay.
+   every new one failed, the old ones stay. What is lost with its executor has failed, too, until the next plan.
 3. Where loaded and wanted together exceed the slice's memory, what the plan no longer wants is forgotten first.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
 5. An app that leaves the slice goes on being served until what takes its place is loaded, and for ``grace`` seconds
@@ -25,7 +25,7 @@ from typing import assert_never
 
 from sluicegate.domain.actions import Acknowledge, Host, Load, Retire, StagingAction, Unload, WakeAt
 from sluicegate.domain.errors import IllegalEventError
-from sluicegate.domain.events import HostingChanged, LoadEnded, PlanPublished, Retired, StagingEvent, Woke
+from sluicegate.domain.events import HostingChanged, LoadEnded, LoadLost, PlanPublished, Retired, StagingEvent, Woke
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import Promise, QueryClass
 from sluicegate.domain.models.profile import Profile, Quantile
@@ -107,6 +107,8 @@ class Staging:
                 else:
                     self._loaded[variant] = app
                 return self._advance(now)
+            case LoadLost(variant):
+                return self._lose(variant)
             case Woke():
                 due = [app for app, at in self._leaving.items() if at <= now]
                 parted = [app for app, (_, until) in self._former.items() if until <= now]
@@ -290,6 +292,12 @@ class Staging:
                 self._leaving.pop(app, None)
             actions.insert(0, Host(left))
         return actions
+
+    def _lose(self, variant: str) -> list[StagingAction]:
+        if variant not in self._loaded:
+            return []
+        self._failed.add(variant)
+        return self._forget(variant)
 
     def _forget_app(self, app: str) -> list[StagingAction]:
         actions: list[StagingAction] = []

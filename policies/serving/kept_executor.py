@@ -44,21 +44,22 @@ class KeptExecutor:
     """Number ``seat`` of slice ``part``, started at ``now``; ``poison`` is known to end it. ``kills``: by variant, of
     all executors of the slice. ``batch``: what runs on it.
 
-    ``whole``: it runs, and holds what it should. Until then ``waits`` what is to be run, and ``failure`` says how the
-    batch failed that it ended under. ``loaded_at``: when a load of it ended last.
+    ``whole``: it runs, and holds what it should. Until then ``waits`` what is to be run, ``failure`` says how the
+    batch failed that it ended under, and ``died`` whether it has ended once more. ``loaded_at``: when a load of it
+    ended last.
     """
 
     __slots__ = (
         "_again",
         "_before",
         "_deaths",
-        "_died",
         "_kills",
         "_left",
         "_load",
         "_loads",
         "_started",
         "batch",
+        "died",
         "failure",
         "loaded_at",
         "loads_last",
@@ -82,7 +83,7 @@ class KeptExecutor:
         self.failure: BatchFailed | None = None
         self.part = part
         self._started = now
-        self._died = False  # once more, while it is made whole
+        self.died = False
         self._deaths = 0
         self._load: LoadVariant | None = None  # under way: one at a time is asked for
         self._before: int | None = 0  # deaths before it; None: it is tried once more
@@ -144,8 +145,8 @@ class KeptExecutor:
         match event:
             case ExecutorEnded():
                 self._deaths += 1
-                self._died = not self.whole
-                if self._died:
+                self.died = not self.whole
+                if self.died:
                     return ()
                 self.whole = False
                 return self._restart(now)
@@ -162,14 +163,14 @@ class KeptExecutor:
                     raise IllegalEventError(f"{event} at {now}, which nobody asked for")
             case _:
                 assert_never(event)
-        if self._died:
+        if self.died:
             return self._restart(now)
         if self._left:
             return (self._left.popleft(),)
         return self._whole()
 
     def _restart(self, now: float) -> Sequence[DeviceAction]:
-        self._died = False
+        self.died = False
         self._left = None
         # A clock that was set meanwhile must not hold it up for longer.
         return (RestartExecutor(self.part, min(_LIVES, max(0.0, self._started + _LIVES - now)), self.seat),)

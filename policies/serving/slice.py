@@ -38,6 +38,7 @@ from sluicegate.domain.events import (
     Arrived,
     Finished,
     LoadEnded,
+    LoadLost,
     Offered,
     PlanPublished,
     Refused,
@@ -505,6 +506,8 @@ class SliceCore:
             else:
                 told = f"{event.variant} could not be loaded again; plans do without it for a while"
                 self._withdraw("not_reloaded", event.variant, told, actions)
+                if not executor.died:  # else it is tried once more
+                    self._stage(LoadLost(event.variant), now, actions)
         # What it has loaded already while others still load it is to be loaded again, too.
         under_way = (executor.loads_last,) if self._load_ends.get(event.seat) else ()
         batch = executor.batch

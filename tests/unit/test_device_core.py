@@ -385,6 +385,34 @@ def test_what_an_executor_cannot_load_again_is_withdrawn_and_the_rest_is_served(
     assert [said.state for said in of(Say, told) if isinstance(said, Say)] == ["not_reloaded"]
 
 
+def test_what_an_executor_cannot_load_again_is_not_run_and_the_next_plan_has_it_loaded_anew() -> None:
+    world = serving()
+    world.die(BIG.name)
+    world.mend(BIG.name)
+    del world.down[BIG.name]
+    world.tell(Reloaded(BIG.name, "a-large", False))
+    world.loaded[BIG.name].clear()
+    assert world.core.slices[BIG.name].loaded == () and world.core.slices[SMALL.name].loaded == ("b-only",)
+    waits = world.query("a")
+    assert waits is not None and BIG.name not in world.runs and not world.ends[waits]
+    world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
+    assert world.loads() == [BIG.name]
+    world.load(BIG.name)
+    assert world.runs[BIG.name].run.queries == (waits,)
+
+
+def test_what_an_executor_ends_under_once_more_while_it_is_loaded_again_is_not_given_up() -> None:
+    world = serving()
+    world.die(BIG.name)
+    world.mend(BIG.name)
+    world.die(BIG.name)
+    world.mend(BIG.name)
+    world.mend(BIG.name)
+    assert world.core.slices[BIG.name].loaded == ("a-large",)
+    ran = world.query("a")
+    assert world.runs[BIG.name].run.queries == (ran,)
+
+
 def test_a_cut_that_fails_says_why_and_of_which_plan() -> None:
     world = serving()
     world.plan((), geometries={"gpu0": (WHOLE,)})
