@@ -55,6 +55,9 @@ _LOOKS = 1.0
 """Seconds after which letters that are not sent make one look for their topics, again and again."""
 _LAST_WORDS = 0.05
 """Seconds in which a client whose sender has ended fails what it was asked for; some of it it never does."""
+_BACKOFF_MS = 5
+"""Before a batch is sent again. A broker refuses those that come while another part of their transaction is added (as
+if replicas were missing), which is over within milliseconds."""
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
 _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 
@@ -224,6 +227,7 @@ class KafkaTransactions:
             transaction_timeout_ms=int(1e3 * settings.transaction_timeout),
             acks="all",
             linger_ms=0,
+            retry_backoff_ms=_BACKOFF_MS,
             max_batch_size=self._limits.batch_bytes,
             max_request_size=UNLIMITED,
             compression_type=settings.compression,

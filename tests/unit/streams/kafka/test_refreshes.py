@@ -76,12 +76,14 @@ def test_what_is_said_again_and_again_is_let_pass_once(caplog: pytest.LogCapture
 @pytest.mark.parametrize("made", ["producer", "transactions", "of an application"])
 async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clients: list[Client] = []
+    backoffs: list[int] = []
 
     class Unreachable:
         """Asks ten times, and gives up."""
 
-        def __init__(self, **_: Any) -> None:
+        def __init__(self, **given: Any) -> None:
             self.client = Client()
+            backoffs.append(given.get("retry_backoff_ms", 100))
             self._message_accumulator = SimpleNamespace(_batches={})
             clients.append(self.client)
 
@@ -107,3 +109,4 @@ async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.Monkey
         await begin()
     (asked,) = (client.asked for client in clients)
     assert asked[-1] - asked[0] == pytest.approx(0.9)
+    assert (backoffs[0] < 10) is (made == "transactions"), "parts of a transaction are in each other's way for a moment"
