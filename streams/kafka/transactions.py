@@ -24,6 +24,7 @@ from aiokafka.errors import (
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
 )
+from aiokafka.producer import sender as aiokafka_sender
 
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
@@ -56,8 +57,9 @@ _LOOKS = 1.0
 _LAST_WORDS = 0.05
 """Seconds in which a client whose sender has ended fails what it was asked for; some of it it never does."""
 _BACKOFF_MS = 5
-"""Before a batch is sent again. A broker refuses those that come while another part of their transaction is added (as
-if replicas were missing), which is over within milliseconds."""
+"""Before something is asked again. A broker refuses a batch that comes while another part of its transaction is added
+(as if replicas were missing), and the first part of one while the one before it ends: both take milliseconds."""
+aiokafka_sender.BACKOFF_OVERRIDE = 1e-3 * _BACKOFF_MS  # of the latter: 20 ms, for which there is no option
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
 _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 

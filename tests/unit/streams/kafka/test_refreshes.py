@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import ConcurrentTransactions, KafkaConnectionError
+from aiokafka.producer.sender import AddPartitionsToTxnHandler
 
 from sluicegate.domain.errors import SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
@@ -110,3 +111,10 @@ async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.Monkey
     (asked,) = (client.asked for client in clients)
     assert asked[-1] - asked[0] == pytest.approx(0.9)
     assert (backoffs[0] < 10) is (made == "transactions"), "parts of a transaction are in each other's way for a moment"
+
+
+def test_who_begins_a_transaction_while_the_one_before_ends_asks_again_soon() -> None:
+    manager = SimpleNamespace(txn_partitions=set())
+    handler = AddPartitionsToTxnHandler(SimpleNamespace(_retry_backoff=0.1, _txn_manager=manager), [])
+    refused = SimpleNamespace(errors=[("t", [(0, ConcurrentTransactions.errno)])])
+    assert handler.handle_response(refused) == pytest.approx(0.005)
