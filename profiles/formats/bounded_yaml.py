@@ -56,7 +56,10 @@ def read_mapping(path: Path, what: str, *, empty: bool = False) -> dict[str, Any
     if found is None and empty:
         return {}
     if not isinstance(found, dict):
-        raise ConfigurationError(f"{what}: must be a mapping, is a {type(found).__name__}")
+        is_now = (
+            "the file is empty" if found is None else "is a list" if isinstance(found, list) else "is a plain value"
+        )
+        raise ConfigurationError(f"{what}: must be a mapping, name: value; {is_now}")
     unnamed = next((key for key in found if not isinstance(key, str)), "")
     if unnamed != "":
         raise ConfigurationError(

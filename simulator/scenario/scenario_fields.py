@@ -180,7 +180,11 @@ class DeviceSpec(Section):
 
 
 def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, dict | _PolicyFields):
+        return value
+    raise ValueError("give a name, or {name: ..., option: value}")
 
 
 class _PolicyFields(BaseModel):

@@ -156,6 +156,14 @@ def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
         (_spell("simulation", "stragglers", device="cpu0", factor=2, at_s=4), r"simulation.stragglers.0.until_s"),
         (_spell("simulation", "starved_hosts", device="cpu0", delay_ms=2), r"simulation.starved_hosts.0.until_s"),
         (_spell("planner", "failures", planner="planner0"), r"planner.failures.0.until_s"),
+        (_spell("planner", "failures", planner="planner0"), r"until_s: 4 is not after"),
+        ({"policies": {"batching": 5}}, r"policies.batching: give a name, or \{name: ..., option: value\}$"),
+        ({"planner": {"latency_s": "x"}}, r"scenario: planner.latency_s: [^;:\[]*, or Input should be 'measured'$"),
+        ({"planner": "allocation"}, "planner: must be a mapping, name: value$"),
+        ({"traces": {"qps": 5}}, r"traces.qps: must be a list, \[a, b\]$"),
+        ({"apps": {"a": {"slo_ms": 1, "variants": []}}}, "apps.a.variants: must not be empty$"),
+        ({"apps": {"a": {"slo_ms": 1, "at_start": "maybe"}}}, "apps.a.at_start: must be true or false$"),
+        ({"devices": [{"type": "a b"}]}, "devices.0.type: is not written in letters, digits, "),
     ],
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
@@ -192,11 +200,11 @@ def test_what_does_not_fit_together_is_named(changes: dict[str, Any], said: str)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a list", "must be a mapping"),
+        ("- a list", "must be a mapping, name: value; is a list"),
         ("a: [1", "not YAML"),
         ("a: 1\na: 2\n", "line 2, column 1.: a key is given twice"),
         ("!!python/object/apply:os.system ['true']", "not YAML"),
-        ("", "must be a mapping"),
+        ("", "must be a mapping, name: value; the file is empty"),
         ("x: ${NOT_SET_ANYWHERE}/y", r"\$\{NOT_SET_ANYWHERE\} is not set"),
         ("x: ${SLUICE_DATA}/y", "papers' data"),
         (
