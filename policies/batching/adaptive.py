@@ -105,6 +105,8 @@ class AdaptiveBatching(GreedySpread):
         )
         if not 0.0 <= patience < inf:
             raise ConfigurationError(f"adaptive: patience is {patience}; give 0 or more")
+        if not 0.0 <= guard_s < inf:
+            raise ConfigurationError(f"adaptive: guard_s is {guard_s}; give seconds, 0 or more")
         self.patience = patience
         self.guard_s = guard_s
         self.margin = 0.0

@@ -6,9 +6,12 @@ time. A queue that reaches the largest batch allowed runs at once, and heads tha
 executor is offered, before a batch is formed: the paper's text leaves both open, its artifact does neither.
 """
 
+from math import inf
+
 from typing_extensions import override
 
 from sluicegate.domain.actions import StationAction
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.policies.batching.base import last_start
 from sluicegate.policies.batching.latency_capped import LimitedPolicy
 
@@ -25,6 +28,8 @@ class DeadlineBatching(LimitedPolicy):
 
     def __init__(self, *, guard_s: float = 0.0, max_latency_share: float = 0.5) -> None:
         super().__init__(max_latency_share=max_latency_share)
+        if not 0.0 <= guard_s < inf:
+            raise ConfigurationError(f"deadline: guard_s is {guard_s}; give seconds, 0 or more")
         self.guard_s = guard_s
 
     @override

@@ -33,6 +33,7 @@ queries have one SLO.
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import compress
+from math import inf
 from operator import attrgetter
 
 from typing_extensions import override
@@ -84,7 +85,7 @@ class SpreadBatching(QueueingPolicy):
         pairs = tuple(WeaklyHard(m, k) for m, k in weakly_hard)
         self.own = Promise(max_consecutive=max_consecutive, weakly_hard=pairs)
         window_bound(1, self.own)
-        if not 0.0 <= lateness <= 1.0 or (batch is not None and batch < 1) or others_s < 0.0 or calm < 1:
+        if not 0.0 <= lateness <= 1.0 or (batch is not None and batch < 1) or not 0.0 <= others_s < inf or calm < 1:
             raise ConfigurationError(
                 f"{self.name}: batch {batch}, lateness {lateness}, others_s {others_s}, calm {calm}: "
                 "give batch >= 1, 0 <= lateness <= 1, others_s >= 0, calm >= 1"

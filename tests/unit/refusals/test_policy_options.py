@@ -31,7 +31,7 @@ _PROMISE: dict[str, Row] = {
     "batch": (None, (1, 64), (0, -1)),
     "max_consecutive": (None, (0, 3), (-1,)),
     "weakly_hard": ((), ([(0, 1)], [(2, 10), (1, 5)]), ([(-1, 5)], [(1, 0)])),
-    "others_s": (0.0, (0.0, 0.2), (-LEAST,)),
+    "others_s": (0.0, (0.0, 0.2), (-LEAST, nan, inf)),
     "calm": (200, (1, 9), (0, -1)),
 }
 _SPREAD: dict[str, Row] = {**_PROMISE, "lateness": (0.0, (0.0, 1.0), (-LEAST, 1.0000001, nan))}
@@ -39,9 +39,13 @@ _SWITCHING: dict[str, Row] = {"capable": (None, ({}, {"v": 9.0}), ()), **_LOAD}
 
 TABLE: dict[str, dict[str, dict[str, Row]]] = {
     "batching": {
-        "adaptive": {"patience": (1.0, (0.0, 2.0), (-LEAST, nan, inf)), "guard_s": (0.0, (0.0, 0.1), ()), **_PROMISE},
+        "adaptive": {
+            "patience": (1.0, (0.0, 2.0), (-LEAST, nan, inf)),
+            "guard_s": (0.0, (0.0, 0.1), (-LEAST, nan, inf)),
+            **_PROMISE,
+        },
         "static": {"size": (8, (1, 64), (0, -1)), "timeout_s": (None, (0.0, 2.5), (-LEAST, nan, inf))},
-        "deadline": {"guard_s": (0.0, (0.0, 0.1), ()), **_CAPPED},
+        "deadline": {"guard_s": (0.0, (0.0, 0.1), (-LEAST, nan, inf)), **_CAPPED},
         "eager": {"max_latency_share": (1.0, *_CAPPED["max_latency_share"][1:])},
         "aimd": {
             "step": (1.0, (LEAST, 9.0), (0.0, -1.0, nan)),
@@ -152,3 +156,15 @@ def test_an_unknown_policy_or_option_is_refused_with_those_there_are(kind: str) 
     for name, rows in TABLE[kind].items():
         with pytest.raises(SluiceError, match=f"{name}' has no option 'sise'; it takes {next(iter(rows), 'none')}"):
             make(name, sise=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_mistyped_policy_or_option_the_nearest_is_asked_for(kind: str) -> None:
+    known, make = KINDS[kind]
+    for name in known:
+        with pytest.raises(SluiceError, match=rf"; did you mean {name}\?$"):
+            make(f"{name}x")
+    for name, rows in TABLE[kind].items():
+        for option in rows:
+            with pytest.raises(SluiceError, match=rf"; did you mean {option}\?$"):
+                make(name, **{f"{option}x": 1})
