@@ -18,6 +18,7 @@ from sluicegate.planner.model_less.scaled_plan import ScaledPlan
 from sluicegate.planner.model_less.scaling_planners import ScalingPlanner
 from sluicegate.planner.priced_headroom import PricedHeadroom
 from sluicegate.planner.problems.problem import Planner
+from sluicegate.profiles.formats.field_errors import meant
 
 PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
     {
@@ -47,7 +48,8 @@ PLANNERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
 def planner(name: str) -> Planner:
     """The planner called ``name``; ConfigurationError lists the names there are."""
     if name not in PLANNERS:
-        raise ConfigurationError(f"planner {name!r} is unknown; choose one of {', '.join(sorted(PLANNERS))}")
+        known = sorted(PLANNERS)
+        raise ConfigurationError(f"planner {name!r} is unknown; choose one of {', '.join(known)}{meant(name, known)}")
     return PLANNERS[name]()
 
 

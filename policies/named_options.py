@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, shown
+from sluicegate.profiles.formats.field_errors import meant
 
 P = TypeVar("P")
 _CONFIG = ConfigDict(arbitrary_types_allowed=True)
@@ -22,13 +23,15 @@ def factory_of(
     """
     made = known.get(name)
     if made is None:
-        raise ConfigurationError(f"{kind} policy {name!r} is unknown; choose one of {', '.join(sorted(known))}")
+        near = meant(name, known)
+        raise ConfigurationError(f"{kind} policy {name!r} is unknown; choose one of {', '.join(sorted(known))}{near}")
     allowed = list(signature(made).parameters)[len(first) :]
     types = get_type_hints(made.__init__) if options else {}
     for option in options:
         if option not in allowed:
             raise ConfigurationError(
                 f"{kind} policy {name!r} has no option {option!r}; it takes {', '.join(allowed) or 'none'}"
+                f"{meant(option, allowed)}"
             )
     make = partial(
         made,

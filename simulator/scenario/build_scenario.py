@@ -292,6 +292,7 @@ def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
     named += [("starved_hosts", s.device) for s in spec.starved_hosts]
     for kind, pattern in named:
         if not any(hits(pattern, device) for device in devices):
-            names = ", ".join(d.name for d in devices[:6])
-            raise ConfigurationError(f"simulation.{kind}: no device is called {pattern!r}; there are {names}, ...")
+            names = [d.name for d in devices]
+            some = ", ".join([*names[:6], "..."] if len(names) > 6 else names)
+            raise ConfigurationError(f"simulation.{kind}: no device is called {pattern!r}; there are {some}")
     return faults

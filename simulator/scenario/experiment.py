@@ -19,6 +19,7 @@ from sluicegate.planner.registry import PLANNERS
 from sluicegate.policies.batching.registry import BATCHING
 from sluicegate.policies.routing.registry import ROUTING
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.field_errors import meant
 from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.bound import Bound, clairvoyant_bound
 from sluicegate.simulator.engine.engine import Engine
@@ -180,8 +181,9 @@ def _system(document: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]],
         if name in registry:
             value: Any = name if setting.startswith("planner") else {"name": name}
             return _replaced(document, setting, value)
-    known = [*named, BASE, *sorted(BATCHING), *sorted(ROUTING), *sorted(PLANNERS)]
-    raise ConfigurationError(f"policies: {name!r} is neither a system nor a policy; choose of {', '.join(known)}")
+    known = list(dict.fromkeys([*named, BASE, *sorted(BATCHING), *sorted(ROUTING), *sorted(PLANNERS)]))
+    choice = f"{', '.join(known)}{meant(name, known)}"
+    raise ConfigurationError(f"policies: {name!r} is neither a system nor a policy; choose of {choice}")
 
 
 def _replaced(document: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:

@@ -182,6 +182,9 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
         ({"policies": {"batching": "nope"}}, "nope"),
         ({"policies": {"routing": {"name": "weighted", "x": 1}}}, "no option 'x'"),
         ({"planner": {"name": "nope"}}, "nope"),
+        ({"planner": {"name": "alocation"}}, r"planner 'alocation' is unknown; .*; did you mean allocation\?$"),
+        ({"traces": {"format": "generator", "qps": [1, 1e10]}}, r"qps: .*; give \[low, high\], 0 <= .* <= 1e\+09$"),
+        ({"simulation": {"failures": [{"device": "gpu", "at_s": 1}]}}, "'gpu'; there are cpu0, cpu1$"),
         ({"planner": {"demand": {"beta": 1}}}, "planner.demand.beta"),
         ({"simulation": {"failures": [{"device": "gpu*", "at_s": 1}]}}, "no device is called 'gpu"),
         ({"simulation": {"shared": ["nope"]}}, r"simulation.shared: no device is of type 'nope'; there are "),
@@ -278,6 +281,8 @@ def test_systems_are_the_scenarios_or_policies_by_name() -> None:
     assert scenario_of(chosen["greedy-fill"]).planner.name == "greedy-fill"
     with pytest.raises(ConfigurationError, match="neither a system nor a policy"):
         systems_of(document, ["nope"])
+    with pytest.raises(ConfigurationError, match=r"choose of quick, .*; did you mean quick\?$"):
+        systems_of(document, ["quik"])
     with pytest.raises(ConfigurationError, match="twice"):
         systems_of(document, ["quick", "quick"])
 
