@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from math import inf
+from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -60,6 +61,22 @@ def require_plots() -> None:
     """Raise ConfigurationError where plots cannot be drawn: before the work that they would show, not after it."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("plots: matplotlib is not installed; pip install 'sluicegate[report]'")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Raise ConfigurationError where no file can be written at ``path``: before the work that goes there, not after it.
+
+    Makes its folder.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = path.exists()
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{option} {path}: {error.strerror}; choose a path that can be written") from error
 
 
 def check_latency_ms(value: float | None) -> None:

@@ -28,7 +28,16 @@ from sluicegate.simulator.scenario.experiment import (
     with_distances,
 )
 from sluicegate.sluice.commands.offline.simulate import PROTEANS, SetOption, document_of, save
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import (
+    EXIT_FAILED,
+    JsonOption,
+    check_writable,
+    err,
+    one_line_errors,
+    out,
+    print_json,
+    require_plots,
+)
 
 Document = Mapping[str, Any]
 
@@ -83,9 +92,10 @@ def compare(
         documents = systems_of(document, names)
         for name, one in documents.items():
             scenario_of(one, f"system {name}")
+        target = report or Path("reports") / f"compare-{_safe(base.name)}" / "index.html"
+        check_writable(target, "--report")
         runs = run_all(documents, [base.seed + i for i in range(seeds)], jobs)
         results = with_distances({name: together(of_system) for name, of_system in runs.items()})
-        target = report or Path("reports") / f"compare-{_safe(base.name)}" / "index.html"
         slos = [app.slo for app in catalogue_of(base).apps.values()]
         from sluicegate.simulator.report.pages import comparison_page  # plots take half a second to import
 
@@ -160,7 +170,7 @@ def _print(
     target: Path,
 ) -> None:
     count = len(next(iter(runs.values())))
-    out.print(f"[bold]{escape(name)}[/]: means over {count} seeds, ± 95 % confidence", soft_wrap=True)
+    out.print(f"[bold]{escape(name)}[/]: means over {count} seed{'s' * (count > 1)}, ± 95 % confidence", soft_wrap=True)
     _print_columns([row_of(system, figures) for system, figures in results.items()])
     if reference:
         out.print("[bold]for reference[/]")

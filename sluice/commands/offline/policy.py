@@ -9,7 +9,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluicegate.domain.table import SelectionTable
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import (
+    EXIT_FAILED,
+    JsonOption,
+    check_writable,
+    one_line_errors,
+    out,
+    print_json,
+    require_plots,
+)
 from sluicegate.sluice.offline.policy_input import Question, model_of, read_table, write_bytes
 
 ProfilesOption = Annotated[
@@ -77,6 +85,8 @@ def generate(
             Question(profiles, app, device_type, slo_ms, workers, qps, criterion, price, grid, queue,
                      arrival_shape, dispatch, share, batching, late, phases)
         )  # fmt: skip
+        if output is not None:
+            check_writable(output, "--out")
         started = process_time()
         made = generate_table(model, app=app, worker_class=device_type or "")
         cpu_s = process_time() - started
@@ -119,6 +129,7 @@ def library(
             Question(profiles, app, device_type, slo_ms, workers, 0.0, criterion, price, grid, queue,
                      1.0, "round_robin", None, "maximal", "serve", 1)
         )  # fmt: skip
+        check_writable(output / f"{app}.table", "--out")
         started = process_time()
         rules = LibraryRules(spacing=spacing, max_violation=max_violation)
         tables = build_library(model, app=app, worker_class=device_type or "", rules=rules)

@@ -13,7 +13,16 @@ from rich.table import Table
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
 from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
-from sluicegate.sluice.console import MAX_SEED, JsonOption, err, one_line_errors, out, print_json, require_plots
+from sluicegate.sluice.console import (
+    MAX_SEED,
+    JsonOption,
+    check_writable,
+    err,
+    one_line_errors,
+    out,
+    print_json,
+    require_plots,
+)
 
 SetOption = Annotated[
     list[str] | None,
@@ -45,6 +54,7 @@ def simulate(
         validated = scenario_of(document, f"scenario {scenario}")
         if report is not None:
             require_plots()
+            check_writable(report, "--report")
         chosen = validated.seed if seed is None else seed
         run = _watched(validated, chosen, with_series=report is not None)
         if report is not None:

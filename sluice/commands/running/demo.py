@@ -17,6 +17,7 @@ from sluicegate.sluice.console import (
     EXIT_FAILED,
     MAX_SEED,
     JsonOption,
+    check_writable,
     err,
     one_line_errors,
     out,
@@ -52,6 +53,7 @@ def demo(
     show_logs()
     with one_line_errors():
         require_plots()
+        check_writable(report / "index.html", "--report")
         chosen = load(settings, broker=broker, record=record or None)
         chosen = chosen.model_copy(
             update={
