@@ -32,7 +32,8 @@ from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.process import system
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.sluice.system.system import System
-from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.stages.runtime.background_tasks import beside
+from sluicegate.stages.runtime.supervisor import Stage, run_stages
 from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.topics import Topics
@@ -52,6 +53,10 @@ DEVICES = 2
 SHARES = (0.75, 0.25)
 FOOT = 0.05
 """Rate at the foot of the wave over that at its peak."""
+LOG = "processes.log"
+"""What stages say that run in processes of their own, in the run's folder."""
+_METRICS_PORT = "SLUICE_METRICS__PORT"
+"""One port for all: each process but the first would fail of it."""
 _SETTLE = 10.0
 _START = 120.0
 """Seconds that processes may take to start on a busy machine."""
@@ -238,25 +243,43 @@ async def _show(observer: Observer, show: Show, clock: SystemClock, started: flo
 async def _running(
     settings: Settings, catalogue: Catalogue, models: Path, folder: Path
 ) -> AsyncIterator[tuple[Broker, Topics]]:
-    """The stages, in this process on the embedded broker, in one process each on Kafka."""
-    if settings.broker == "memory://":
-        async with system(settings, catalogue, models, folder) as built:
-            stop = asyncio.Event()
-            running = asyncio.create_task(
-                run_stages(stages_of(built, ("admission", "router", "worker", "planner", "sink")), stop)
-            )
-            try:
+    """The stages, in this process on the embedded broker, in one process each on Kafka. One that ends ends the body."""
+    async with system(settings, catalogue, models, folder) as built:
+        if settings.broker == "memory://":
+            async with _serving(stages_of(built, ("admission", "router", "worker", "planner", "sink"))):
                 yield built.broker, built.topics
+            return
+        processes = await start_processes(built)
+        try:
+            async with beside([_watched(processes, built.run_folder / LOG)]):
+                yield built.broker, built.topics
+        finally:
+            await stop_processes(processes)
+
+
+@asynccontextmanager
+async def _serving(stages: Sequence[Stage]) -> AsyncIterator[None]:
+    """These stages run while the body does, and are stopped in order after it. What one raises ends the body."""
+    stop = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(run_stages(stages, stop))
+            try:
+                yield
             finally:
                 stop.set()
-                await running
-    else:
-        async with system(settings, catalogue, models, folder) as built:
-            processes = await start_processes(built)
-            try:
-                yield built.broker, built.topics
-            finally:
-                await stop_processes(processes)
+                await asyncio.wait([running])
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _watched(processes: Mapping[str, asyncio.subprocess.Process], log: Path) -> None:
+    """Raises ConfigurationError once one of them has ended, with what it said last."""
+    while not (over := [name for name, process in processes.items() if process.returncode is not None]):
+        await asyncio.sleep(0.2)
+    said = (await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")).strip().splitlines()
+    last = said[-1] if said else "it said nothing"
+    raise ConfigurationError(f"the process of {over[0]} ended: {last.removeprefix('error ')} (log: {log})")
 
 
 async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process]:
@@ -269,14 +292,16 @@ async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process
     built.run_folder.mkdir(parents=True, exist_ok=True)
     settings = settings.model_copy(update={"catalogue": built.models.resolve()})
     file = built.run_folder / "settings.yaml"
-    file.write_text(settings.model_dump_json(exclude={"http"}), encoding="utf-8")
-    with (built.run_folder / "processes.log").open("ab") as log:
+    file.write_text(settings.model_dump_json(exclude={"http", "metrics"}), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != _METRICS_PORT}
+    with (built.run_folder / LOG).open("ab") as log:
         return {
             name: await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "sluicegate.sluice.main", "up", *arguments, "--settings", str(file)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=environment,
             )
             for name, arguments in commands.items()
         }

@@ -1,12 +1,17 @@
 """The demo's contract, and real models end to end."""
 
+import asyncio
 import json
+import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -14,12 +19,12 @@ from sluicegate.profiles.catalogue.catalogue_folder import digest_of, load_catal
 from sluicegate.profiles.demo.build_models import build, samples
 from sluicegate.simulator.arrivals.lists import ListedArrivals
 from sluicegate.sluice.audit.result_log import read_results, result_topics
-from sluicegate.sluice.load.demo_run import ROWS
+from sluicegate.sluice.load.demo_run import LOG, ROWS, _running, _watched
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
 from sluicegate.sluice.main import app, register_all
 from sluicegate.streams import connect
 from sluicegate.streams.records import codec
-from tests.harness import running, settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, running, settings_for, toy_catalogue
 
 KEYS = {
     "queries", "answered_on_time", "late", "expired", "dropped", "rejected", "failed", "lost", "duplicates",
@@ -64,6 +69,25 @@ def test_the_demo_accounts_for_every_query_and_writes_its_report(tmp_path: Path)
     assert page.count("<svg") == 4
     assert summary["first_line"] in page and "the best variants alone would have missed" in page
     assert (next((tmp_path / "runs").glob("*/topics.json"))).is_file()
+
+
+async def test_a_stage_that_cannot_start_ends_the_demo_at_once_and_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = settings_for("memory://", tmp_path, metrics={"port": taken.getsockname()[1]})
+        ended = False
+        with pytest.raises(ConfigurationError, match=r"metrics 127\.0\.0\.1:.* in use"):
+            async with _running(settings, toy_catalogue(), tmp_path, tmp_path / "run"):
+                await asyncio.sleep(PATIENCE_S)
+                ended = True
+        assert not ended, "there is nothing to wait for"
+
+
+async def test_a_process_that_ends_ends_the_demo_at_once_with_what_it_said(tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_text("starting\nerror device 'cpu9' is not there\n", encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "raise SystemExit(2)")
+    with pytest.raises(ConfigurationError, match=r"process of worker cpu9 ended: device 'cpu9' is not there \(log: "):
+        await asyncio.wait_for(_watched({"worker cpu9": process}, log), PATIENCE_S)
 
 
 async def test_real_models_answer_as_accurately_as_they_were_measured(tmp_path: Path) -> None:
