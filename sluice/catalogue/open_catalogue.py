@@ -90,7 +90,7 @@ def _demo(settings: Settings, names: tuple[str, ...]) -> tuple[Catalogue, Path]:
     )
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("demo models", total=None)
 
         said = err.is_terminal

@@ -144,7 +144,7 @@ async def _replay(
         arrivals = spec.open(apps, np.random.default_rng(seed), duration)
         await producer.start()
         columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=err, transient=True) as progress:
+        with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
             task = progress.add_task("replay", total=None)
             sender = Sender(
                 producer,

@@ -84,6 +84,7 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         arguments = [*trace, "--into", "kafka://nowhere:1", "--json"]
         ended = CliRunner().invoke(app, arguments)
         assert ended.stdout, (ended.stderr, ended.exception)
+        assert "\n\n" not in f"\n{ended.stderr}", "a bar that nobody sees leaves no line"
         return ended.exit_code, json.loads(ended.stdout), " ".join(ended.stderr.split())
 
     return run
