@@ -74,6 +74,9 @@ from sluicegate.policies.serving.slice import SliceCore
 from sluicegate.policies.serving.slices import DeviceParts, DeviceRules, DeviceSlices
 from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 
+ANOTHER = "is run by another worker too (one a device may run)"
+"""Why a worker abandons what it has where the plan names another one of its device."""
+
 _STORY = 24
 Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | Leaving
 """What bears on whether plans count on us."""
@@ -246,10 +249,11 @@ class DeviceCore:
     def _follow(self, plan: Plan, now: float, actions: list[DeviceAction]) -> None:
         if self._slices.leaving or not follows(plan.epoch, self._plan.epoch if self._plan is not None else NO_EPOCH):
             return
-        if plan.incarnations.get(self._name) != self.incarnation:
+        named = plan.incarnations.get(self._name)
+        if named != self.incarnation:
             self._unknown = None
             self._plan = plan
-            self._abandon("was declared dead", actions)
+            self._abandon("was declared dead" if named is None else ANOTHER, actions)
             return
         device = self._slices.device
         mine = plan.of_device(self._name)

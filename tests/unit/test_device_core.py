@@ -293,6 +293,7 @@ def test_who_was_declared_dead_names_what_others_answer_and_joins_anew() -> None
     running, waiting = world.query("a"), world.query("a")
     (gone,) = of(Abandon, world.plan((), incarnations={"gpu0": "other"}))
     assert isinstance(gone, Abandon) and gone.queries == (running, waiting)
+    assert gone.why == "is run by another worker too (one a device may run)"
     assert world.core.incarnation == "gpu0.2"
     assert not of(Answer, world.end(BIG.name))
     assert Read() in world.plan((("a", "a-large", BIG), ("b", "b-only", SMALL)))
@@ -329,7 +330,7 @@ def test_what_is_withheld_is_abandoned_with_the_rest() -> None:
     world.end(BIG.name)
     waits = world.query("a")
     (gone,) = of(Abandon, world.plan((), incarnations={}))
-    assert isinstance(gone, Abandon) and set(gone.queries) == {asked, waits}
+    assert isinstance(gone, Abandon) and set(gone.queries) == {asked, waits} and gone.why == "was declared dead"
     world.caught_up()
     assert all(world.ends[q] == 1 for q in world.read)
 
