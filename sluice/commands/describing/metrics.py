@@ -7,6 +7,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from sluicegate.profiles.formats.field_errors import meant
 from sluicegate.sluice.console import JsonOption, out, print_json
 from sluicegate.stages.telemetry.metric_catalogue import CATALOGUE, as_markdown
 
@@ -17,7 +18,7 @@ def metrics(
     as_json: JsonOption = False,
 ) -> None:
     """List every metric: its unit, its labels, what it means and what to do."""
-    chosen = [metric for metric in CATALOGUE if name in metric.exported]
+    chosen = [metric for metric in CATALOGUE if name.lower() in metric.exported]
     if markdown:
         typer.echo(as_markdown(), nl=False)
         return
@@ -30,4 +31,5 @@ def metrics(
         for said in (metric.meaning, metric.remedy):
             out.print(Padding(Text(said, overflow="fold"), (0, 0, 0, 4)))
     if not chosen:
-        out.print(f"no metric has {name!r} in its name", markup=False, highlight=False)
+        near = meant(name, [metric.exported for metric in CATALOGUE])
+        out.print(f"no metric has {name!r} in its name{near}", markup=False, highlight=False)

@@ -1,10 +1,13 @@
 """The page of settings holds each of them, as it is validated."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sluicegate.sluice.main import app, register_all
 from sluicegate.sluice.settings.settings import load
 from sluicegate.sluice.settings.settings_page import as_markdown, groups
 
@@ -15,6 +18,30 @@ def test_the_page_is_what_the_models_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == as_markdown(), (
         "write it again: sluice describe settings --markdown > docs/reference/settings.md"
     )
+
+
+@pytest.mark.parametrize("asked", ["http.port", "HTTP.Port", "SLUICE_HTTP__PORT", "sluice_http__port"])
+def test_a_setting_is_found_by_its_name_or_variable_and_told_with_both(asked: str) -> None:
+    register_all("describe")
+    told = CliRunner().invoke(app, ["describe", "settings", asked]).stdout
+    assert "http.port in the environment: SLUICE_HTTP__PORT" in told and "8080" in told
+    (found,) = json.loads(CliRunner().invoke(app, ["describe", "settings", asked, "--json"]).stdout)["settings"]
+    assert found == {"name": "http.port", "variable": "SLUICE_HTTP__PORT", "kind": "integer", "default": "8080"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [(["settings", "http.prt"], "http.port"), (["metrics", "sluice_lag_recods"], "sluice_lag_records")],
+)
+def test_what_no_setting_or_metric_is_called_is_told_with_the_nearest_that_one_is(asked: list[str], near: str) -> None:
+    register_all("describe")
+    told = " ".join(CliRunner().invoke(app, ["describe", *asked]).stdout.split())
+    assert told == f"no {asked[0][:-1]} has '{asked[1]}' in its name; did you mean {near}?"
+
+
+def test_a_metric_is_found_in_capitals_too() -> None:
+    register_all("describe")
+    assert "sluice_lag_records" in CliRunner().invoke(app, ["describe", "metrics", "LAG"]).stdout
 
 
 def test_every_variable_on_it_is_one_that_sets_something(monkeypatch: pytest.MonkeyPatch) -> None:
