@@ -273,6 +273,8 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=None, help="write the page here too")
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("SLUICE_HOME", Path.home() / ".sluicegate")))
     arguments = parser.parse_args()
+    if min(arguments.seeds, arguments.parallel) < 1:
+        parser.error("--seeds and --parallel: give 1 or more")
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: with every process that it started
     verdicts = asyncio.run(_run(arguments, console))

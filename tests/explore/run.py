@@ -160,6 +160,8 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("reports/explore"))
     chosen = parser.parse_args()
+    if min(chosen.seeds, chosen.parallel) < 1:
+        parser.error("--seeds and --parallel: give 1 or more")
     kinds = tuple(chosen.kinds.split(","))
     if unknown := sorted(set(kinds) - set(EVERY)):
         parser.error(f"kind {unknown[0]!r} is unknown; choose of {', '.join(EVERY)}")
