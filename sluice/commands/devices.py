@@ -133,6 +133,8 @@ def _wanted(library: DeviceLibrary, text: str, gpus: list[int] | None) -> dict[i
             index, _, geometry = part.partition("=")
             if not index.strip().isdigit():
                 raise ConfigurationError(f"--geometry {text!r}: give index=geometry, such as 0=4g+3g,1=7g")
+            if int(index) in wanted:
+                raise ConfigurationError(f"--geometry {text!r}: GPU {int(index)} is given twice")
             wanted[int(index)] = parse_geometry(geometry)
     else:
         wanted = dict.fromkeys(range(count), parse_geometry(text))

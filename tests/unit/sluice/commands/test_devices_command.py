@@ -46,6 +46,7 @@ def test_apply_cuts_each_gpu_as_asked() -> None:
         ("plan", "--geometry", "4g+4g", "--fake-gpu", "a100x1"),
         ("plan", "--geometry", "5=7g", "--fake-gpu", "a100x1"),
         ("plan", "--geometry", "x=7g", "--fake-gpu", "a100x1"),
+        ("apply", "--geometry", "0=7g,0=4g+3g", "--fake-gpu", "a100x1"),
         ("plan", "--geometry", "7g", "--gpu", "3", "--fake-gpu", "a100x1"),
         ("list", "--fake-gpu", "tpu"),
         ("bandwidth", "--app", "digits", "--gpu", "MIG-../x"),
