@@ -100,7 +100,10 @@ def read_table(path: Path) -> SelectionTable:
         ) from error
     if len(data) > MAX_TABLE_BYTES:
         raise InvalidInputError(path.name, f"holds more than {MAX_TABLE_BYTES} bytes")
-    return decode(data)
+    try:
+        return decode(data)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path.name}: {error.field}", error.problem) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

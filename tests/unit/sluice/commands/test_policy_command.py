@@ -150,4 +150,4 @@ def test_a_profile_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"SLT1" + b"0" * 60, b"\x00" * 200])
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.table").write_bytes(content)
-    assert "error table" in run("show", str(tmp_path / "x.table"), code=2)
+    assert "error x.table: table" in run("show", str(tmp_path / "x.table"), code=2)
