@@ -13,11 +13,14 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import JsonOption, one_line_errors, out
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker, Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+
+_SOURCES = 8
+"""Sources that are told where the one that was asked for has none."""
 
 
 def register(app: typer.Typer) -> None:
@@ -62,17 +65,25 @@ async def _print(
         if not partitions:
             told = f"no result topics under {topics.prefix!r} at {broker.url}: start `sluice up`, or name its --prefix"
             raise ConfigurationError(told)
-        records = _of_source(read_results(broker, partitions, follow=follow), asked_by)
+        others: set[str] = set()
+        records = _of_source(read_results(broker, partitions, follow=follow), asked_by, others)
         if limit is not None and not follow:
-            for record in await _newest(records, limit):
+            newest = await _newest(records, limit)
+            for record in newest:
                 _show(record, as_json)
-            return
-        printed = 0
-        async for record in records:
-            _show(record, as_json)
-            printed += 1
-            if printed == limit:
-                return
+            printed = len(newest)
+        else:
+            printed = 0
+            async for record in records:
+                _show(record, as_json)
+                printed += 1
+                if printed == limit:
+                    return
+        if not printed and asked_by is not None and others:
+            some = ", ".join(sorted(others)[:_SOURCES])
+            raise InvalidInputError("--source", f"{asked_by!r:.80} has no outcomes there; sources that have: {some}")
+        if not printed:
+            err.print("no outcomes yet", highlight=False)
     finally:
         await broker.close()
 
@@ -91,10 +102,14 @@ async def _newest(records: AsyncIterator[Record], limit: int) -> list[Record]:
     return [record for _, _, record in sorted(kept)]
 
 
-async def _of_source(records: AsyncIterator[Record], source: str | None) -> AsyncIterator[Record]:
+async def _of_source(records: AsyncIterator[Record], source: str | None, others: set[str]) -> AsyncIterator[Record]:
+    """Those of ``source``; ``others``: grows by some of the other sources."""
     async for record in records:
-        if source in (None, codec.query_source_of(record)):
+        asked_by = codec.query_source_of(record)
+        if source in (None, asked_by):
             yield record
+        elif len(others) < _SOURCES:
+            others.add(asked_by)
 
 
 def _show(record: Record, as_json: bool) -> None:
