@@ -21,6 +21,7 @@ from sluicegate.streams.source_proofs import PROOF
 from sluicegate.streams.topics import Topics
 
 MAX_REPLAYS = 3
+_OTHERS = 8
 Place = tuple[str, int, int]
 
 
@@ -63,6 +64,8 @@ class ReplayBook:
     topics: Topics
     chosen: Chosen
     max_replays: int = MAX_REPLAYS
+    others: set[str] = field(default_factory=set)
+    """Of dead letters that are not meant, reason and app of some."""
     _letters: list[DeadLetter] = field(default_factory=list)
     _dead: dict[Place, str] = field(default_factory=dict)
     _wanted: set[Place] = field(default_factory=set)
@@ -77,9 +80,12 @@ class ReplayBook:
         if letter is None:
             return
         self._dead[letter.origin] = letter.reason
-        if self.chosen.takes(letter, self.topics.app_of(letter.origin[0])):
+        app = self.topics.app_of(letter.origin[0])
+        if self.chosen.takes(letter, app):
             self._letters.append(letter)
             self._wanted.add(letter.origin)
+        elif len(self.others) < _OTHERS:
+            self.others.add(f"{letter.reason:.40} of {app or 'no app'}")
 
     def add_query(self, record: Record) -> None:
         """A record of a query topic."""

@@ -18,7 +18,7 @@ from sluicegate.sluice.audit.dead_letter_replay import (
     write_replays,
 )
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import JsonOption, moment, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, err, moment, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.records.cloudevents import parse_time
@@ -71,6 +71,7 @@ def list_(
         print_json({"dead_letters": [_row(one) for one in found]})
     else:
         _show(found, f"{len(found)} dead letters")
+    _tell_others(found, book)
 
 
 @dead_letters.command()
@@ -106,6 +107,7 @@ def replay(
     else:
         would = f"{len(found) - refused} would be written again" if dry_run else f"{written} written again"
         _show(found, f"{would}, {refused} refused")
+    _tell_others(found, book)
 
 
 async def _look(broker: Broker, book: ReplayBook, *, write: bool) -> Sequence[Replay]:
@@ -148,6 +150,13 @@ def _show(found: Sequence[Replay], told: str) -> None:
         out.print(escape(_in_lines(one)), highlight=False, soft_wrap=True)
     more = f" (the newest {_SHOWN} are shown)" if len(found) > _SHOWN else ""
     out.print(told + more, highlight=False)
+
+
+def _tell_others(found: Sequence[Replay], book: ReplayBook) -> None:
+    """Where none is meant, which there are: of a mistyped reason or app there are none either."""
+    if not found and book.others:
+        told = f"none is of these apps, reasons and times; there are: {', '.join(sorted(book.others))}"
+        err.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def _in_lines(one: Replay) -> str:

@@ -12,6 +12,7 @@ from sluicegate.sluice.audit.dead_letter_replay import (
     read_replays,
     write_replays,
 )
+from sluicegate.sluice.commands.reading import dead_letters
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Headers, Record, TopicPartition, TopicSpec, Unreadable
 from sluicegate.streams.records import codec
@@ -208,6 +209,27 @@ def test_they_are_chosen_by_app_reason_and_time() -> None:
     assert chosen(since=NOW + 10) == ["b", "c"] and chosen(until=NOW + 10) == ["a", "b"]
     strange = Record(TOPICS.dead_letters, 0, 0, None, b"x", (("__dlq.errors.topic", b"t"),), NOW)
     assert len(planned([strange, replace_time(letters[0])], records)) == 1
+
+
+def test_where_none_is_meant_those_that_there_are_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = [dead(asked(1)), duplicate(asked(2, app="cats")), dead(asked(3))]
+
+    async def read(_: object, book: ReplayBook, **__: object) -> tuple[Replay, ...]:
+        for letter in letters:
+            book.add_dead_letter(letter)
+        return book.plan()
+
+    monkeypatch.setattr(dead_letters, "_look", read)
+    told = "none is of these apps, reasons and times; there are: duplicate_id of cats, invalid of toy\n"
+    dead_letters.list_(reason=["invalit"], broker="memory+http://127.0.0.1:9", prefix="t")
+    assert capsys.readouterr() == ("0 dead letters\n", told)
+    dead_letters.replay(app=["dogs"], dry_run=True, broker="memory+http://127.0.0.1:9", prefix="t", as_json=True)
+    assert capsys.readouterr().err == told
+    dead_letters.list_(reason=["invalid"], broker="memory+http://127.0.0.1:9", prefix="t")
+    said = capsys.readouterr()
+    assert said.out.endswith("2 dead letters\n") and not said.err
 
 
 def replace_time(letter: Record) -> Record:
