@@ -1,5 +1,6 @@
 """What every command shares: the terminal, JSON output, errors as one line with a remedy, exit codes 0, 1 and 2."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,24 @@ def check_writable(path: Path, option: str) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigurationError(f"{option} {path}: {error.strerror}; choose a path that can be written") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of ``data`` or nothing, where ``path`` is a file or is not there: written beside it, then renamed.
+
+    Makes its folder. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # a device, a pipe
+        path.write_bytes(data)
+        return
+    path = path.resolve()
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check_latency_ms(value: float | None) -> None:

@@ -1,9 +1,11 @@
 """``sluice``: one command, its subcommands in ``sluicegate.sluice.commands``, one module each with
 ``register(app)``."""
 
+import errno
 import gc
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module, metadata
 from typing import Annotated
 
@@ -49,6 +51,9 @@ COMMANDS = {
 
 _registered: set[str] = set()
 _INTERRUPTED = 130
+_UNWRITTEN = 2
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Of files that take no more, wherever they are written."""
 
 
 def _say_version(asked: bool) -> None:
@@ -88,7 +93,21 @@ def run() -> None:
         sys.exit(_INTERRUPTED)
     gc.freeze()
     gc.enable()
-    app(prog_name="sluice")
+    try:
+        app(prog_name="sluice")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _end_where_nothing_can_be_written(error)
+
+
+def _end_where_nothing_can_be_written(error: OSError) -> None:
+    with suppress(OSError):
+        place = error.filename or "standard output"
+        print(f"error {place}: {error.strerror}; what was to be told is not", file=sys.stderr)  # noqa: T201
+    # What is left of the output would be written, and fail, once more at the interpreter's end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_UNWRITTEN)
 
 
 if __name__ == "__main__":

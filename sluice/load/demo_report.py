@@ -12,6 +12,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.simulator.report.charts import accuracy_chart, demand_chart, latency_chart, variants_chart
 from sluicegate.simulator.report.page import Figure, Table, Tile, page
 from sluicegate.simulator.time_series import Series
+from sluicegate.sluice.console import write_whole
 from sluicegate.sluice.load.demo_run import DemoResult
 
 _COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejected", "failed", "lost", "duplicates")
@@ -20,11 +21,10 @@ _COUNTS = ("queries", "answered_on_time", "late", "expired", "dropped", "rejecte
 def write_report(result: DemoResult, catalogue: Catalogue, folder: Path) -> Path:
     """Write the page and ``summary.json``; returns the page."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-        (folder / "summary.json").write_bytes(orjson.dumps(result.summary, option=options))
+        write_whole(folder / "summary.json", orjson.dumps(result.summary, option=options))
         place = folder / "index.html"
-        place.write_text(_page(result, catalogue), encoding="utf-8")
+        write_whole(place, _page(result, catalogue).encode())
     except OSError as error:
         raise ConfigurationError(f"report {folder}: {error.strerror}; give a writable folder with --report") from error
     return place

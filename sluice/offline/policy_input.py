@@ -1,6 +1,5 @@
 """What ``sluice policy`` reads and writes: profiles in either format, questions from options, tables as files."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from sluicegate.planner.mdp.mdp_model import Candidate, SelectionModel, candidat
 from sluicegate.planner.policy_tables.table_codec import decode
 from sluicegate.profiles.catalogue.catalogue_folder import DOCUMENT, load_catalogue
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
+from sluicegate.sluice.console import write_whole
 
 MAX_TABLE_BYTES = 32 << 20
 
@@ -107,11 +107,8 @@ def read_table(path: Path) -> SelectionTable:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """All of it or nothing: written beside, then renamed. Raises ConfigurationError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """All of it or nothing. Raises ConfigurationError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}; choose another place") from error

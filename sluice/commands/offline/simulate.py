@@ -22,6 +22,7 @@ from sluicegate.sluice.console import (
     out,
     print_json,
     require_plots,
+    write_whole,
 )
 
 SetOption = Annotated[
@@ -105,10 +106,9 @@ def flat(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(path: Path, html: str) -> None:
-    """Write a report. Raises ConfigurationError where the path cannot be written."""
+    """Write a report, whole or not at all. Raises ConfigurationError where the path cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html, encoding="utf-8")
+        write_whole(path, html.encode())
     except OSError as error:
         raise ConfigurationError(f"--report {path}: {error.strerror}; choose a path that can be written") from error
 
