@@ -5,6 +5,7 @@ The folder holds ``data`` (the log), ``server.properties``, ``server.log`` and `
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +19,8 @@ from sluicegate.streams.local_kafka.server_properties import LOGGING, NodePorts
 _STARTED = "Kafka Server started"
 _POLL = 0.1
 _FORMAT_TIMEOUT = 120.0
+_LEAST_MIB = 32
+"""Free on its disk: with less a server begins its first segments and indices nowhere."""
 
 
 class LocalNode:
@@ -156,7 +159,10 @@ class LocalNode:
     def _last_error(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines() if self.log_file.exists() else []
         wrong = [line for line in lines if " ERROR " in line or " FATAL " in line or "Exception" in line]
-        return (wrong or lines or ["it said nothing"])[0][:300]
+        free = shutil.disk_usage(self.folder).free >> 20
+        if not wrong and free < _LEAST_MIB:  # the log could not be written either
+            return f"{free} MiB are free on the disk of {self.folder}; make room, or choose another --dir"
+        return (wrong or lines[-1:] or ["it said nothing"])[0][:300]
 
     def _remember(self, ports: NodePorts, pid: int | None) -> None:
         state = {"port": ports.clients, "controller_port": ports.controllers}

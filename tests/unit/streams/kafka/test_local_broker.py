@@ -1,11 +1,14 @@
 """``sluice broker``: what it says when it cannot start, and that it finds its own process again."""
 
 import json
+import re
+import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -15,6 +18,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.commands.running import broker as command
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.local_kafka.jars import ensure_jars, find_java
+from sluicegate.streams.local_kafka.node import LocalNode
 
 app = typer.Typer()
 command.register(app)
@@ -133,6 +137,28 @@ def test_a_server_that_ends_at_once_is_told_and_forgotten(tmp_path: Path, monkey
     status = broker.status()
     assert not status.running and status.port is not None
     assert "pid" not in json.loads((tmp_path / "broker" / "broker.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("log", "free", "told"),
+    [
+        (
+            "INFO begins\nINFO goes on\n",
+            5 << 20,
+            "5 MiB are free on the disk of .*; make room, or choose another --dir",
+        ),
+        ("INFO begins\nx ERROR broken\nINFO ends\n", 5 << 20, "x ERROR broken"),
+        ("INFO begins\nINFO goes on\n", 5 << 30, "INFO goes on"),
+        ("", 5 << 30, "it said nothing"),
+    ],
+)
+def test_why_a_server_ended_is_its_first_error_or_a_full_disk_or_its_last_word(
+    log: str, free: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = LocalNode(1, tmp_path, "Kafka")
+    server.log_file.write_text(log)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert re.fullmatch(told, server._last_error())
 
 
 def test_a_process_id_that_is_anothers_by_now_is_not_taken_for_the_server(tmp_path: Path) -> None:
