@@ -57,6 +57,16 @@ def test_a_documented_command_is_one(page: str, line: str, root: click.Command) 
         parser.parse_args(list(arguments))  # raises NoSuchOption, BadOptionUsage
 
 
+def test_the_readme_names_all_commands_of_a_group(root: click.Command) -> None:
+    rows = re.findall(r"^\| `sluice ([\w-]+) (\w+(?:\\\|\w+)+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told = {group: set(names.split("\\|")) for group, names in rows}
+    context = click.Context(root)
+    for group in told.keys() - {"demo-apps"}:
+        held = root.get_command(context, group)
+        assert told[group] == {name for name, one in held.commands.items() if not one.hidden}, group
+    assert {"broker", "policy", "devices", "describe"} <= told.keys()
+
+
 VARIABLES = {setting.variable for group in groups() for setting in group.settings}
 
 
