@@ -25,7 +25,10 @@ def read_scenario(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     Not validated yet: overrides come first. Raises ConfigurationError, one line.
     """
     what = f"scenario {path}"
-    document = {key: expanded(value, environment, what) for key, value in read_mapping(path, what).items()}
+    read = read_mapping(path, what)
+    if {"pools", "profiles"} <= read.keys():
+        raise ConfigurationError(f"{what}: is a problem; sluice plan --problem {path} plans it")
+    document = {key: expanded(value, environment, what) for key, value in read.items()}
     return _anchored(document, path.parent)
 
 

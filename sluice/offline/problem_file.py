@@ -125,6 +125,8 @@ def _document(path: Path) -> dict[str, Any]:
     document = parsed(expanded(text, os.environ, what), what)
     if not isinstance(document, dict):
         raise ConfigurationError(f"{what}: is not a mapping with apps, pools and profiles")
+    if {"catalogue", "traces"} <= document.keys():
+        raise ConfigurationError(f"{what}: is a scenario; sluice simulate {path} runs it")
     return document
 
 

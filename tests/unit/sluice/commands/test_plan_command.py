@@ -15,6 +15,7 @@ from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.simulator.scenario import read_scenario
 from sluicegate.sluice.commands.offline import plan
 from sluicegate.sluice.offline.problem_file import read_question
 
@@ -68,6 +69,15 @@ def run(*arguments: str, code: int = 0) -> str:
 def answer(*arguments: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(run(*arguments, "--json"))
     return found
+
+
+def test_a_scenario_and_a_problem_that_are_taken_for_each_other_name_the_command_that_reads_them() -> None:
+    examples = Path(__file__).resolve().parents[4] / "examples"
+    scenario, question = examples / "scenarios" / "small.yaml", examples / "problems" / "two-apps.yaml"
+    said = " ".join(run("--problem", str(scenario), code=2).split())
+    assert said == f"error small.yaml: is a scenario; sluice simulate {scenario} runs it"
+    with pytest.raises(ConfigurationError, match=f"is a problem; sluice plan --problem {question} plans it$"):
+        read_scenario(question, {})
 
 
 def test_json_says_what_is_hosted_and_how_good_it_is(problem: Path) -> None:
