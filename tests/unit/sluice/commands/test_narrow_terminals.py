@@ -1,6 +1,7 @@
 """What commands print on a terminal of 80 columns: whole words and numbers; and what a plan otherwise would change."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.dead_letter_replay import Replay
 from sluicegate.sluice.audit.fault_windows import WindowReport
 from sluicegate.sluice.audit.promise_audit import StreamReport
+from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.commands.models import variants
 from sluicegate.sluice.commands.models.register import candidate_table
 from sluicegate.sluice.commands.reading import results
@@ -30,6 +32,7 @@ from sluicegate.streams.kafka.topic_configs import Difference
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records.dead_letters import DeadLetter
+from tests.harness import toy_catalogue
 from tests.unit.sluice.commands.test_candidate_rows import candidate, record
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -199,3 +202,21 @@ def test_the_demo_says_how_its_topics_are_read_wherever_they_are() -> None:
         f"sluice explain ID {there}",
     ]
     assert reading_on(kafka, Path("/r/7"), Path("s.yaml"))[1] == f"sluice audit {there} --settings s.yaml"
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_making_models_says_one_line_and_finding_them_none(
+    made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLUICE_HOME", raising=False)
+
+    def ensure(_: Path, told: Callable[[str, float], None], **__: object) -> Catalogue:
+        for part in range(4 if made else 0):
+            told(f"model {part}", part / 4)
+        return toy_catalogue(("digits", "signals"))
+
+    monkeypatch.setattr("sluicegate.executors.demo_catalogue.ensure_demo_catalogue", ensure)
+    open_catalogue(Settings(home=tmp_path))
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err == ("making the demo's models, once: under a minute on two idle cores\n" if made else "")

@@ -15,7 +15,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.commands.offline.simulate import save
 from sluicegate.sluice.offline.policy_input import write_bytes
 
-SMALL = str(Path(__file__).resolve().parents[4] / "examples" / "scenarios" / "small.yaml")
+SMALL = str(Path(__file__).resolve().parents[3] / "examples" / "scenarios" / "small.yaml")
 TABLE = ["--profiles", "nowhere", "--app", "a", "--slo-ms", "9", "--workers", "2"]
 
 
