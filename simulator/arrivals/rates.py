@@ -100,7 +100,7 @@ def check_range(low: float, high: float) -> None:
     """Raise InvalidInputError for what is no range of rates."""
     if not 0.0 <= low <= high <= MAX_QPS:
         raise InvalidInputError(
-            "qps", f"[{low:g}, {high:g}] is no range of queries/s; give [low, high], low <= high, {MAX_QPS:g} at most"
+            "qps", f"[{low:g}, {high:g}] is no range of queries/s; give [low, high], 0 <= low <= high <= {MAX_QPS:g}"
         )
 
 
