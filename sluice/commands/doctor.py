@@ -71,7 +71,9 @@ def examine(settings: Settings) -> list[Finding]:
         lambda: _distribution("django", needed=False, remedy="pip install -e '.[langid]' for the language models"),
         lambda: _program("java", ["-version"], "install Java 17 to run Apache Kafka by `sluice broker start`"),
         lambda: _program("mvn", ["--version"], "install Maven to fetch Apache Kafka's jars once"),
-        lambda: _program("docker", ["--version"], "only for compose/; `sluice broker start` does without"),
+        lambda: _program(
+            "docker", ["compose", "version"], "only for compose/, with its plugin Compose; all else does without"
+        ),
         lambda: _gpu(),
         lambda: _home(settings.home),
         lambda: _catalogue(settings),

@@ -82,7 +82,8 @@ def read_folder(folder: Path) -> tuple[list[StoredTopic], dict[tuple[str, TopicP
         told = f"no topics are kept in {folder} ({error.strerror}: {error.filename})"
         raise ConfigurationError(f"{told}; give the folder of a run that has {MANIFEST}, below runs/") from error
     except (ValueError, KeyError, TypeError, struct.error, zlib.error, SluiceError) as error:
-        raise ConfigurationError(f"the topics kept in {folder} are damaged: {error}") from error
+        why = f"{MANIFEST} lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigurationError(f"the topics kept in {folder} are damaged: {why}") from error
     return topics, offsets
 
 

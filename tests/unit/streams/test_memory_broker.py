@@ -154,7 +154,9 @@ async def test_damage_to_a_kept_folder_is_noticed(tmp_path: Path) -> None:
 async def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, manifest: bytes) -> None:
     (await filled()).dump(tmp_path)
     (tmp_path / "topics.json").write_bytes(manifest)
-    with pytest.raises(ConfigurationError, match="damaged"):
+    with pytest.raises(
+        ConfigurationError, match=r"damaged: topics.json lacks 'topics'$" if manifest == b"{}" else "damaged"
+    ):
         MemoryBroker.load(tmp_path)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.sluice.commands.doctor import _program
+from sluicegate.sluice.commands.doctor import _program, examine
+from sluicegate.sluice.settings.settings import Settings
 
 
 @pytest.mark.parametrize("stream", ["1", "2"])
@@ -17,3 +18,16 @@ def test_the_first_line_of_a_program_is_told_without_its_colours(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     found = _program("mvn", ["--version"], "install it")
     assert found.ok and found.found == "Apache Maven 3.8"
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+def test_docker_is_there_for_compose_where_its_plugin_is(
+    plugin: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "docker"
+    there = "[ $1 = compose ] && echo Docker Compose version v5 || echo Docker version 29"
+    program.write_text(f"#!/bin/sh\n{there if plugin else '[ $1 = --version ] && echo Docker version 29'}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (docker,) = (one for one in examine(Settings(home=tmp_path)) if one.name == "docker")
+    assert docker.ok is plugin and (docker.found == "Docker Compose version v5") is plugin
