@@ -56,10 +56,10 @@ _LOOKS = 1.0
 """Seconds after which letters that are not sent make one look for their topics, again and again."""
 _LAST_WORDS = 0.05
 """Seconds in which a client whose sender has ended fails what it was asked for; some of it it never does."""
-_BACKOFF_MS = 5
+BACKOFF_MS = 5
 """Before something is asked again. A broker refuses a batch that comes while another part of its transaction is added
 (as if replicas were missing), and the first part of one while the one before it ends: both take milliseconds."""
-aiokafka_sender.BACKOFF_OVERRIDE = 1e-3 * _BACKOFF_MS  # of the latter: 20 ms, for which there is no option
+aiokafka_sender.BACKOFF_OVERRIDE = 1e-3 * BACKOFF_MS  # of the latter: 20 ms, for which there is no option
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
 _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError, GroupAuthorizationFailedError)
 
@@ -229,7 +229,7 @@ class KafkaTransactions:
             transaction_timeout_ms=int(1e3 * settings.transaction_timeout),
             acks="all",
             linger_ms=0,
-            retry_backoff_ms=_BACKOFF_MS,
+            retry_backoff_ms=BACKOFF_MS,
             max_batch_size=self._limits.batch_bytes,
             max_request_size=UNLIMITED,
             compression_type=settings.compression,

@@ -22,7 +22,7 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.rdkafka.connection import client_log, connection, failed, in_thread, writing
 from sluicegate.streams.kafka.topic_limits import Limits
-from sluicegate.streams.kafka.transactions import MissingTopics
+from sluicegate.streams.kafka.transactions import BACKOFF_MS, MissingTopics
 from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -176,6 +176,7 @@ class RdkafkaTransactions:
                 "transaction.timeout.ms": int(1e3 * settings.transaction_timeout),
                 "message.timeout.ms": int(1e3 * settings.transaction_timeout),
                 "linger.ms": 0,
+                "retry.backoff.ms": BACKOFF_MS,
             }
         )
         try:

@@ -2,7 +2,8 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -14,8 +15,10 @@ from sluicegate.streams.broker_settings import KafkaOAuth, KafkaSecurity, KafkaS
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'sluicegate[rdkafka]'")
 
+from sluicegate.streams.kafka.rdkafka import transactions
 from sluicegate.streams.kafka.rdkafka.connection import connection
 from sluicegate.streams.kafka.rdkafka.producer import RdkafkaProducer
+from sluicegate.streams.kafka.topic_limits import Limits
 
 
 def test_the_setting_chooses_the_library() -> None:
@@ -84,3 +87,12 @@ def test_aiokafka_has_no_new_group_protocol() -> None:
 def test_every_way_of_security_is_passed_to_librdkafka(security: KafkaSecurity, told: dict[str, Any]) -> None:
     found = connection("127.0.0.1:1", KafkaSettings(security=security))
     assert {name: value for name, value in found.items() if name.startswith(("security", "ssl", "sasl"))} == told
+
+
+async def test_what_a_transaction_was_too_early_with_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+    made = SimpleNamespace(init_transactions=lambda _: None)
+    monkeypatch.setattr(transactions, "Producer", lambda properties: given.append(properties) or made)
+    settings = KafkaSettings()
+    await transactions.RdkafkaTransactions("here:1", settings, Limits(settings), cast(Any, None), "t").start()
+    assert given[0]["retry.backoff.ms"] < 10
