@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -54,14 +54,14 @@ def ensure_demo_catalogue(
 ) -> Catalogue:
     """The catalogue of demo ``apps``, made if need be (under a minute on two idle cores), blocking meanwhile.
 
-    ``options``: how to profile, where it is made. Raises ConfigurationError where something to build it with is missing
-    or ``home`` cannot be written.
+    ``progress`` hears of it where another process makes it, too. ``options``: how to profile, where it is made. Raises
+    ConfigurationError where something to build it with is missing or ``home`` cannot be written.
     """
     folder = demo_folder(home, apps)
     found = _current(folder, apps)
     if found is not None:
         return found
-    with _alone(home):
+    with _alone(home, lambda: progress("made by another process", 0.0)):
         found = _current(folder, apps)
         if found is not None:
             return found
@@ -176,15 +176,22 @@ def _build(folder: Path, apps: Sequence[str], progress: Progress) -> Catalogue:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Hold the home's lock; the system lets go of it when the process ends, however it ends."""
+def _alone(home: Path, held: Callable[[], None]) -> Iterator[None]:
+    """Hold the home's lock; the system lets go of it when the process ends, however it ends.
+
+    ``held`` is called before another process is waited for.
+    """
     try:
         home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(home / ".building", os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigurationError(f"cannot write in {home}: {error.strerror}; set {HOME_VARIABLE}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -98,7 +98,7 @@ def _demo(settings: Settings, names: tuple[str, ...]) -> tuple[Catalogue, Path]:
         def told(what: str, done: float) -> None:
             nonlocal said
             if not said:  # a bar that nobody sees
-                err.print("making the demo's models, once: under a minute on two idle cores")
+                err.print("the demo's models are being made, once: under a minute on two idle cores")
                 said = True
             progress.update(task, description=what, total=1.0, completed=done)
 

@@ -1,12 +1,15 @@
 """The demo's models: measured accuracy is what ONNX Runtime answers; the catalogue is made once and served from."""
 
 import asyncio
+import fcntl
 import itertools
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -27,6 +30,7 @@ from sluicegate.profiles.demo.features import features, fit_head
 from sluicegate.profiles.demo.synthetic_graphs import MODELS, HeavyFamily
 from sluicegate.sluice.main import app as cli
 from sluicegate.sluice.main import register_all
+from tests.harness import PATIENCE_S
 
 QUICK = ProfileOptions(batches=(1, 8), effort=Effort(least=3, enough=3))
 CHEAP = 4
@@ -178,6 +182,22 @@ def test_the_catalogue_is_made_once_and_profiled(home: Path, catalogue: Catalogu
         assert all(0 < p.cpu < p.median <= p.p95 for p in profile.points)
         assert profile.load > 0
     assert load_origin(demo_folder(home, ["signals"]))["machine"] == machine()
+
+
+def test_who_waits_while_another_process_makes_the_catalogue_hears_of_it(home: Path, catalogue: Catalogue) -> None:
+    folder = demo_folder(home, ["signals"])
+    folder.rename(home / "elsewhere")
+    told: Queue[str] = Queue()
+    with (home / ".building").open("w") as held, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waits = pool.submit(ensure_demo_catalogue, home, lambda what, done: told.put(what), apps=["signals"])
+        try:
+            assert told.get(timeout=PATIENCE_S) == "made by another process"
+        finally:
+            (home / "elsewhere").rename(folder)
+            fcntl.flock(held, fcntl.LOCK_UN)
+        assert waits.result(PATIENCE_S) == catalogue
+    assert told.empty()
 
 
 def test_a_catalogue_of_another_machine_or_a_damaged_one_is_made_again(home: Path, catalogue: Catalogue) -> None:
