@@ -329,6 +329,8 @@ class WorkerStage:
         if stop.is_set() or self._failure is not None:
             return
         self._session.clear()
+        if not self.core.named:  # a later plan, read in the same breath, did not
+            return
         await self._recall()
         group = self._topics.worker_group(self.device.name)
         intake = self._answers.intake = Intake(

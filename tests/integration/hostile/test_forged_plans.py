@@ -128,27 +128,48 @@ async def test_a_fence_that_is_made_up_for_a_worker_that_just_begins_hides_nothi
         assert outage <= OUTAGE
 
 
+@pytest.mark.parametrize("broker_url", BROKERS, indirect=True)
+async def test_a_worker_that_is_named_and_left_out_in_one_breath_serves_on(broker_url: str, tmp_path: Path) -> None:
+    settings = settings_for(broker_url, tmp_path, partitions=1, devices=1)
+    async with running(settings, connect(broker_url)) as run:
+        await run.planned()
+        async with asked(run):
+            named = await begun_anew(run)
+            left_out = replace(named, epoch=Epoch(named.epoch.term, named.epoch.number + 1), incarnations={})
+            both = [
+                await run.producer.send(run.topics.plan, control.encode_plan(plan), key=b"plan")
+                for plan in (named, left_out)
+            ]
+            await asyncio.gather(*both)
+        report = await run.settled()
+        assert report.lost == 0, report.examples
+
+
 async def fence_off(run: Running) -> None:
     """Take the lease, have the worker begin anew, and say at once that all which waits for it is done."""
     work = TopicPartition(run.topics.work("d0"), 0)
-    beats = run.broker.consumer(partitions=[TopicPartition(run.topics.devices_metrics, 0)], start_at="end")
     reads = run.broker.consumer(partitions=[work], start_at="end")
-    await beats.start()
     await reads.start()
+    named = await begun_anew(run)
+    await write(run, replace(named, fences={"d0": (await reads.end_offsets([work]))[work]}))
+    await reads.stop()
+
+
+async def begun_anew(run: Running) -> Plan:
+    """Take the lease and have the worker begin anew; the next plan, which names it."""
+    beats = run.broker.consumer(partitions=[TopicPartition(run.topics.devices_metrics, 0)], start_at="end")
+    await beats.start()
     plan = await newest(run)
     term, number = plan.epoch
     lease = Lease(term=term + 1, holder="x", renewals=1)
     await (await run.producer.send(run.topics.status, control.encode_lease(lease), key=control.LEASE_KEY))
     await asyncio.sleep(0.3)
-    await write(run, replace(plan, epoch=Epoch(term, number + 1), incarnations={"d0": "another"}))
+    await write(run, replace(plan, epoch=Epoch(term, number + 1), incarnations={}))
     async with asyncio.timeout(PATIENCE_S):
         while (found := await incarnation(beats)) in (None, plan.incarnations["d0"]):
             pass
-    fence = (await reads.end_offsets([work]))[work]
-    made_up = replace(plan, epoch=Epoch(term, number + 2), incarnations={"d0": found or ""}, fences={"d0": fence})
-    await write(run, made_up)
     await beats.stop()
-    await reads.stop()
+    return replace(plan, epoch=Epoch(term, number + 2), incarnations={"d0": found or ""})
 
 
 async def newest(run: Running) -> Plan:
