@@ -2,11 +2,12 @@
 
 Rules. An app's record is replaced whole, so that nobody reads half of one; what is no longer served is a tombstone.
 What stands there already, byte for byte, is not written again. Writing returns how far a reader must have read to see
-it. Reading takes the last record of each app up to the end as it was when reading began, and checks it as any input.
+it. Reading takes the last record of each app up to the end as it was when reading began, and checks it as any input:
+who asks what is served passes over what no stage heeds.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -75,7 +76,7 @@ async def check_served(broker: Broker, topics: Topics, apps: Collection[str]) ->
     Where this user may not read it, nothing is checked.
     """
     try:
-        there, _ = await _records(broker, topics)
+        there, _ = await _served(broker, topics)
     except SluiceError:
         return False
     _refuse_strangers(there, apps)
@@ -97,10 +98,10 @@ async def await_served(
     told = False
     waited = 0.0
     while True:
-        there: Mapping[str, bytes] = {}
+        there: Mapping[str, Catalogue] = {}
         try:
             if topics.registry in await broker.admin().topics():  # which the planner makes
-                there, end = await _records(broker, topics)
+                there, end = await _served(broker, topics)
                 if end and not there:  # all that it has said is withdrawn: its last app is retired
                     missing = f"no app is served on {broker.url}: register one, or `sluice demo-apps on`"
         except UnreachableError:
@@ -109,7 +110,7 @@ async def await_served(
             return None
         if there:
             _refuse_strangers(there, apps)
-            return merged([part_of(app, data) for app, data in sorted(there.items())])
+            return merged([part for _, part in sorted(there.items())])
         if waited >= within:
             raise InvalidInputError("--broker", missing)
         if waited >= SAID_AFTER and not told:
@@ -119,7 +120,7 @@ async def await_served(
         waited += _LOOK_EVERY
 
 
-def _refuse_strangers(there: Mapping[str, bytes], apps: Collection[str]) -> None:
+def _refuse_strangers(there: Mapping[str, Catalogue], apps: Collection[str]) -> None:
     strange = sorted(set(apps) - there.keys())
     if there and strange:
         raise InvalidInputError(
@@ -138,26 +139,40 @@ async def served_apps(broker: Broker, topics: Topics) -> Mapping[str, bool]:
     registry yet."""
     if topics.registry not in await broker.admin().topics():
         return {}
-    return {app: _is_promised(app, data) for app, data in (await _records(broker, topics))[0].items()}
+    served, _ = await _served(broker, topics)
+    return {app: part.apps[app].promise.active for app, part in served.items()}
 
 
-def _is_promised(app: str, data: bytes) -> bool:
-    try:
-        return part_of(app, data).apps[app].promise.active
-    except InvalidInputError:
-        return False  # nobody serves it as it stands
+async def _served(broker: Broker, topics: Topics) -> tuple[Mapping[str, Catalogue], int]:
+    """What is served, by app, and where the topic ends. What no stage heeds is passed over, as they do."""
+    found: dict[str, Catalogue] = {}
+    end = 0
+    async for app, data, behind in _changes(broker, topics):
+        end = behind
+        if not data:
+            found.pop(app, None)
+            continue
+        try:
+            found[app] = part_of(app, data)
+        except InvalidInputError:
+            continue
+    return found, end
 
 
 async def _records(broker: Broker, topics: Topics) -> tuple[Mapping[str, bytes], int]:
     found: dict[str, bytes] = {}
     end = 0
-    async for record in read_results(broker, [TopicPartition(topics.registry, _PARTITION)], follow=False):
-        end = record.offset + 1
-        if record.key is None:
-            continue
-        app = record.key.decode(errors="replace")
-        if record.value:
-            found[app] = record.value
+    async for app, data, behind in _changes(broker, topics):
+        end = behind
+        if data:
+            found[app] = data
         else:
             found.pop(app, None)
     return found, end
+
+
+async def _changes(broker: Broker, topics: Topics) -> AsyncIterator[tuple[str, bytes | None, int]]:
+    """Each record: its app, what it says, and the offset behind it."""
+    async for record in read_results(broker, [TopicPartition(topics.registry, _PARTITION)], follow=False):
+        app = (record.key or b"").decode(errors="replace")
+        yield app, record.value if app else None, record.offset + 1

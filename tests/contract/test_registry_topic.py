@@ -8,7 +8,14 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.catalogue_json import fingerprint
-from sluicegate.sluice.registration.registry_topic import app_record, check_served, publish_catalogue, read_catalogue
+from sluicegate.sluice.registration.registry_topic import (
+    app_record,
+    await_served,
+    check_served,
+    publish_catalogue,
+    read_catalogue,
+    served_apps,
+)
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker, Producer
 from sluicegate.streams.topics import Topics
@@ -57,6 +64,18 @@ async def test_a_record_of_another_app_or_of_nonsense_is_an_error_that_names_it(
     await (await producer.send(topics.registry, b"{", key=b"two"))
     with pytest.raises(InvalidInputError, match=r"registry\.two"):
         await read_catalogue(broker, topics)
+
+
+async def test_what_a_stranger_wrote_hides_nothing_from_commands(system: System) -> None:
+    broker, producer, topics = system
+    catalogue = toy_catalogue(("one",))
+    await publish_catalogue(broker, producer, topics, catalogue)
+    for key, value in ((b"one", b"{"), (b"two", b"["), (b"\xff", b"{}")):
+        await (await producer.send(topics.registry, value, key=key, partition=0))
+    served = await await_served(broker, topics, ["one"], within=0.0, say=pytest.fail)
+    assert served is not None and fingerprint(served) == fingerprint(catalogue)
+    assert list(await served_apps(broker, topics)) == ["one"]
+    assert await check_served(broker, topics, ["one"])
 
 
 async def test_who_is_for_other_apps_than_are_served_is_told_once_it_is_known_what_is(system: System) -> None:
