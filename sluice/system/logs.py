@@ -1,6 +1,7 @@
-"""Logging of the command line: for people in the terminal's colours, or for machines as one JSON object a line.
+"""Logging of the command line: in the terminal's colours, elsewhere plain lines, for machines one JSON object a line.
 
 Rules.
+- Where there is no terminal nothing is broken into several lines: what reads a log looks for words in lines.
 - A JSON line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``error`` with the traceback where
   there is one; lines about queries have ``query_ids``, lines about a record ``record`` (topic/partition/offset).
 - What the Kafka client retries by itself, and mends, while topics and groups are made is not shown, unless asked for.
@@ -81,15 +82,42 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(told, default=str).decode()
 
 
+class PlainFormatter(logging.Formatter):
+    """Time, level and message in one line, whose own newlines are escaped; a traceback in lines of its own below it."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines, without the last one's end."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(sep=" ", timespec="milliseconds")
+        message = record.getMessage().replace("\n", "\\n")
+        told = f"{at} {record.levelname:7} {message}"
+        return f"{told}\n{self.formatException(record.exc_info)}" if record.exc_info else told
+
+
+class _ToStderr(logging.Handler):
+    """Writes to what standard error is just now, as the console does."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:  # as every handler has it: a log that is full ends no process
+            self.handleError(record)
+
+
 def show_logs(*, verbose: bool = False, level: str = "warning", as_json: bool = False) -> None:
     """Log to standard error from ``level`` on, or everything worth knowing. A later call replaces an earlier one."""
     handler: logging.Handler
     if as_json:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonFormatter())
-    else:
+    elif err.is_terminal:
         handler = RichHandler(console=err, show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = _ToStderr()
+        handler.setFormatter(PlainFormatter())
     if not verbose:
         handler.addFilter(_Passing())
         handler.addFilter(Bounded())

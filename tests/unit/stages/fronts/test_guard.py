@@ -17,7 +17,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.endpoint_settings import HttpSettings, MetricsSettings, WebSettings
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
-from sluicegate.sluice.system.logs import Bounded, JsonFormatter
+from sluicegate.sluice.system.logs import Bounded, JsonFormatter, show_logs
 from sluicegate.stages.fronts import http_connections
 from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind, network_of
 from sluicegate.stages.fronts.http_connections import Doors
@@ -336,6 +336,20 @@ def line() -> Iterator[Any]:
         return found
 
     yield made
+
+
+def test_without_a_terminal_a_log_line_is_one_line_however_long(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        show_logs()
+        logging.getLogger("a").warning("%s is away; trying again\nin 5.0 s", "broker " * 40)
+        logging.getLogger("a").error("fell", exc_info=ValueError("why"))
+    finally:
+        root.handlers[:], root.level = before, level
+    away, fell, *traceback = capsys.readouterr().err.splitlines()
+    assert away.endswith("broker  is away; trying again\\nin 5.0 s") and " WARNING broker broker " in away
+    assert fell.endswith("ERROR   fell") and traceback[-1] == "ValueError: why"
 
 
 def test_a_log_line_is_one_object_with_the_queries_it_is_about(line: Any) -> None:
