@@ -383,5 +383,5 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
 
 
 def _validated(changed: dict[str, Any]) -> dict[str, Any]:
-    whole = Settings.model_validate(changed)
+    whole = _Alone.model_validate(changed)  # the environment is below them
     return {name: getattr(whole, name) for name in changed}

@@ -75,3 +75,13 @@ def test_a_settings_file_and_a_trace_are_told_the_same_way(tmp_path: Path) -> No
     assert "planer: is unknown; did you mean planner?" in str(refused.value)
     with pytest.raises(ConfigurationError, match=r"scael: is unknown; did you mean scale\?"):
         trace_spec("generator", None, qps=None, scael=2.0)
+
+
+def test_an_option_is_above_the_environment_and_that_above_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.yaml").write_text("broker: kafka://file:1\nprefix: file\ndelivery: exactly_once\n")
+    monkeypatch.setenv("SLUICE_BROKER", "kafka://environment:1")
+    monkeypatch.setenv("SLUICE_PREFIX", "environment")
+    found = load(tmp_path / "settings.yaml", broker="kafka://option:1")
+    assert (found.broker, found.prefix, found.delivery) == ("kafka://option:1", "environment", "exactly_once")
