@@ -190,6 +190,10 @@ async def test_a_zombie_worker_answers_nothing_after_its_heir_began(
     async with running(settings, connect(kafka_url, kafka=KafkaSettings(library=library))) as run:
         await run.planned()
         worker = next(s for s in run.stages if isinstance(s, WorkerStage) and s.device.name == "d0")
+        async with asyncio.timeout(PATIENCE_S):  # a silent one is given nothing, once that is noticed
+            while "d0" not in {o.device for o in (await run.outcomes()).values()}:
+                await run.ask(parameters={"latency_ms": 30_000})
+                await asyncio.sleep(0.2)
         # Deaf to plans, without heartbeats, and never in doubt of itself: only the broker can stop it.
         monkeypatch.setattr(worker, "_on_plan", lambda record: None)
         monkeypatch.setattr(worker._plans, "_handle", lambda record: None)
