@@ -219,4 +219,4 @@ def test_making_models_says_one_line_and_finding_them_none(
     open_catalogue(Settings(home=tmp_path))
     said = capfd.readouterr()
     assert said.out == ""
-    assert said.err == ("making the demo's models, once: under a minute on two idle cores\n" if made else "")
+    assert said.err == ("the demo's models are being made, once: under a minute on two idle cores\n" if made else "")

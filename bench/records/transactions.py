@@ -3,9 +3,9 @@
 One after the other: at once, and ``--pause`` milliseconds after the one before, which has ended for the broker, too. A
 hop of exactly-once delivery takes as long, besides reading.
 
-`python bench/transactions.py [--kafka kafka://host:port] [--count 200] [--pause 10] [--rounds 2]` starts a broker of
-its own where none is named, takes the libraries in turns and writes reports/bench/transactions.json: `{"rows":
-[{"library", "pause_ms", "p50_ms", "p90_ms", "p99_ms", "mean_ms"}]}`.
+`python bench/records/transactions.py [--kafka kafka://host:port] [--count 200] [--pause 10] [--rounds 2]` starts a
+broker of its own where none is named, takes the libraries in turns and writes reports/bench/transactions.json:
+`{"rows": [{"library", "pause_ms", "p50_ms", "p90_ms", "p99_ms", "mean_ms"}]}`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams import connect
