@@ -46,6 +46,8 @@ MAX_QPS = 450.0
 """Cap on the peak, so that a slow machine is not busy with anything but models."""
 CORES_ON_KAFKA = 6
 """Cores that broker, stages and executors of the demo keep busy on Kafka; with fewer the load is cut in proportion."""
+EXACTLY_ONCE_COSTS = 3
+"""Times as many are kept busy where every hop is a transaction."""
 ROWS = 32
 """Rows a query carries: images are asked about by the handful."""
 DEVICES = 2
@@ -100,7 +102,8 @@ def peak_qps(catalogue: Catalogue, apps: Sequence[str], settings: Settings) -> f
     rates = capacities(catalogue, apps[0], devices[0].type)
     second = rates[min(1, len(rates) - 1)]
     cores = len(os.sched_getaffinity(0))
-    room = 1.0 if settings.broker == "memory://" else min(1.0, cores / CORES_ON_KAFKA)
+    busy = CORES_ON_KAFKA * (EXACTLY_ONCE_COSTS if settings.delivery == "exactly_once" else 1)
+    room = 1.0 if settings.broker == "memory://" else min(1.0, cores / busy)
     return room * min(MAX_QPS, OVERLOAD * own * second / HEADROOM / ROWS / shares_of(apps)[apps[0]])
 
 

@@ -19,7 +19,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import digest_of, load_catal
 from sluicegate.profiles.demo.build_models import build, samples
 from sluicegate.simulator.arrivals.lists import ListedArrivals
 from sluicegate.sluice.audit.result_log import read_results, result_topics
-from sluicegate.sluice.load.demo_run import LOG, ROWS, _running, _watched
+from sluicegate.sluice.load.demo_run import LOG, ROWS, _running, _watched, peak_qps
 from sluicegate.sluice.load.open_loop_client import Sender, samples_of
 from sluicegate.sluice.main import app, register_all
 from sluicegate.streams import connect
@@ -31,6 +31,18 @@ KEYS = {
     "effective_accuracy", "slo_attainment", "goodput_qps", "variants_used", "plan_epochs", "wall_s",
 }  # fmt: skip
 ENDS = ("answered_on_time", "late", "expired", "dropped", "rejected", "failed")
+
+
+def test_the_demo_asks_for_what_the_cores_carry_beside_a_broker_and_its_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    kafka = "kafka://127.0.0.1:1"
+    asked = [
+        peak_qps(toy_catalogue(), ["toy"], settings_for(at, tmp_path, delivery=delivery))
+        for at, delivery in (("memory://", "at_least_once"), (kafka, "at_least_once"), (kafka, "exactly_once"))
+    ]
+    assert asked[1:] == pytest.approx([asked[0] / 3, asked[0] / 9])
 
 
 def test_the_demo_accounts_for_every_query_and_writes_its_report(tmp_path: Path) -> None:
