@@ -18,13 +18,13 @@ def cores() -> dict[str, type]:
 
 
 class Made:
-    """One core. ``given``: a copy of what it was made of, from before it was; ``steps``: lines of its log."""
+    """One core. ``given``: what it was made of, as it was before that; ``steps``: lines of its log."""
 
-    def __init__(self, kind: type, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(self, kind: type, given: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         self.kind = kind
         self.steps: list[bytes] = []
         self.busy = False
-        self._given, self._named = copy.deepcopy((given, named))
+        self._given = given
 
     @property
     def events(self) -> Any:
@@ -33,7 +33,7 @@ class Made:
 
     def fresh(self) -> Any:
         """As it was at its start."""
-        given, named = copy.deepcopy((self._given, self._named))
+        given, named = copy.deepcopy(self._given)
         return self.kind(*given, **named)
 
     def differences(self, folder: Path) -> list[str]:
@@ -44,13 +44,14 @@ class Made:
 
 
 @contextmanager
-def noted(*, steps: bool) -> Iterator[dict[Any, Made]]:
-    """Cores that are made in this context, in their order; with ``steps``, what each hears and says."""
+def noted(*, steps: bool, again: bool = True) -> Iterator[dict[Any, Made]]:
+    """Cores that are made in this context, in their order; with ``steps``, what each hears and says. Without
+    ``again`` what they are made of is not copied: no fresh ones can be made of it."""
     made: dict[Any, Made] = {}
 
     def making(kind: type, plain: Callable[..., None]) -> Callable[..., None]:
         def make(self: Any, *given: Any, **named: Any) -> None:
-            made[self] = Made(kind, given, named)
+            made[self] = Made(kind, copy.deepcopy((given, named)) if again else ((), {}))
             plain(self, *given, **named)
 
         return make

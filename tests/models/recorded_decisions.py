@@ -191,7 +191,7 @@ def of_world(ends: Mapping[str, Ended], result: RunResult, made: Mapping[Any, Ma
 
 
 def _in_world(changes: Mapping[str, Any]) -> dict[str, Any]:
-    with noted(steps=True) as made:
+    with noted(steps=True, again=False) as made:
         ends, result = simulated(unequal(changes), 0.0)
     return of_world(ends, result, made)
 

@@ -75,6 +75,7 @@ def test_a_slow_plan_is_followed_later() -> None:
     assert slow.summary.violation_ratio > 2 * quick.summary.violation_ratio > 0.0
 
 
+@pytest.mark.thorough
 def test_equal_seeds_give_equal_figures_with_the_planner_in_another_process() -> None:
     command = [
         sys.executable,

@@ -17,7 +17,8 @@ from tests.simulation.worlds import Waits, interval, one_app, poisson, simulate,
 _RUNS = range(8)
 
 
-@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("load", [0.5, 0.8])
 def test_a_single_server_with_fixed_service_waits_as_m_d_1(load: float) -> None:
     service = 0.01
     expected = load * service / (2.0 * (1.0 - load))
@@ -126,7 +127,8 @@ def test_servers_with_one_queue_wait_as_m_m_c(servers: int, load: float) -> None
     assert high - low < 0.8 * expected
 
 
-@pytest.mark.parametrize(("executors", "load"), [(2, 0.7), pytest.param(3, 0.8, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("executors", "load"), [(2, 0.7), (3, 0.8)])
 def test_executors_that_are_not_in_each_others_way_wait_as_m_m_c(executors: int, load: float) -> None:
     """The cores' own queue and offers: each takes a third of the slice at most."""
     service = 0.04

@@ -41,7 +41,7 @@ class Again:
 
 @cache
 def at_zero(name: str) -> tuple[dict[str, Ended], RunResult, dict[str, Any]]:
-    with noted(steps=True) as made:
+    with noted(steps=True, again=False) as made:
         ends, result = simulated(unequal({**cases(), **worlds()}[name]), 0.0)
     return ends, result, of_world(ends, result, made)
 

@@ -57,6 +57,7 @@ def test_plans_follow_what_is_measured(tmp_path: Path) -> None:
     assert violations(tmp_path) < 0.01
 
 
+@pytest.mark.thorough
 def test_without_measurements_the_wrong_profiles_would_cost_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_seed_draws_other_arrivals_for_selection_tables_too(
     assert [r["accuracy"] for r in first] == [r["accuracy"] for r in again] != [r["accuracy"] for r in other]
 
 
+@pytest.mark.thorough
 def test_selection_tables_are_run_on_as_many_draws_as_are_asked_for(
     sluice_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def model_less_seconds(options: Options) -> float:
     return float(alone["GPU seconds"]) / 2
 
 
+@pytest.mark.thorough
 def test_model_less_serving_is_run_for_as_long_as_is_asked(sluice_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_DATA", str(sluice_data))
     assert model_less_seconds(Options(seeds=1, seconds=20.0)) == 20.0

@@ -102,6 +102,7 @@ async def test_a_process_that_ends_ends_the_demo_at_once_with_what_it_said(tmp_p
         await asyncio.wait_for(_watched({"worker cpu9": process}, log), PATIENCE_S)
 
 
+@pytest.mark.thorough
 async def test_real_models_answer_as_accurately_as_they_were_measured(tmp_path: Path) -> None:
     cheap = ("lin40", "wave8", "wave32")
     built = [b for b in build(["signals"]) if b.variant.name in cheap]

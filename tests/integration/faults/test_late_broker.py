@@ -63,6 +63,7 @@ async def test_one_that_waits_for_its_broker_ends_at_once_when_told(tmp_path: Pa
 
 
 @pytest.mark.kafka
+@pytest.mark.thorough
 async def test_stages_started_before_the_broker_serve_once_it_is_there(
     kafka_url: str, tmp_path: Path, sluice_home: Path
 ) -> None:

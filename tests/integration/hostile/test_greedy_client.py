@@ -87,6 +87,7 @@ async def test_a_flood_costs_another_client_little_and_another_app_less(
         assert on_time(ends, greedy) * FLOOD > 0.2 * CAPACITY, told  # one of two devices is its app's
 
 
+@pytest.mark.thorough
 async def test_a_flood_costs_another_client_of_an_app_with_a_promise_little(
     tmp_path: Path, measured: Callable[[str, str], None]
 ) -> None:

@@ -164,6 +164,7 @@ async def test_a_dead_worker_is_replaced_by_a_spare_one_that_holds_the_same(
 
 
 @pytest.mark.kafka
+@pytest.mark.thorough
 async def test_workers_are_processes_started_when_one_dies_and_again_when_they_are_killed(
     kafka_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -169,6 +169,7 @@ def test_models_that_are_not_of_one_task_are_refused_by_name(tmp_path: Path) -> 
     assert Registered(tmp_path / "home").apps() == ()
 
 
+@pytest.mark.thorough
 def test_one_variant_or_equally_accurate_ones_are_said_to_leave_nothing_to_scale_with(tmp_path: Path) -> None:
     model, rows, home = write_model(tmp_path, linear()), write_rows(tmp_path), tmp_path / "home"
     environment = {**os.environ, "SLUICE_HOME": str(home)}

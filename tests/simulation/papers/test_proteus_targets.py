@@ -55,6 +55,7 @@ def test_a_shipped_scenario_keeps_accuracy_and_deadlines(sluice_data: Path, part
     assert run.nondeterministic == 0
 
 
+@pytest.mark.thorough
 def test_every_system_of_the_comparison_plays_the_same_arrivals_by_its_own_plans(
     sluice_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

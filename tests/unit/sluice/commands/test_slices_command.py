@@ -41,6 +41,7 @@ def test_a_table_and_a_page_come_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not FROM_THE_REPOSITORY, reason="reproduce/ lies beside the product in the repository alone")
+@pytest.mark.thorough
 def test_the_command_hands_them_on_with_every_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     asked = ["compare", WIKI, "--policies", "molecule", "--seeds", "2", "--json", "--report", str(page), *SHORT]
