@@ -97,7 +97,7 @@ async def test_a_plan_that_is_made_up_for_the_very_workers_is_overruled_and_they
                 await asyncio.sleep(2.0)
         report = await run.settled()
         assert report.lost == 0, report.examples
-        outage, _ = await longest_outage(run, run.ids)
+        outage = await longest_outage(run, run.ids)
         measured(
             f"plans made up for the very workers, unsigned, {broker_url.partition(':')[0]}",
             f"overruled after {longest:.2f} s at most, longest outage {outage:.1f} s",
@@ -120,7 +120,7 @@ async def test_a_fence_that_is_made_up_for_a_worker_that_just_begins_hides_nothi
         assert report.lost == 0, report.examples
         said = [r.value for r in await run._control(run.topics.status) if r.value and r.key == b"device:d0@worker"]
         assert "fence_refused" in {control.decode_announce(value).state for value in said}, "it was never tried"
-        outage, _ = await longest_outage(run, run.ids)
+        outage = await longest_outage(run, run.ids)
         measured(
             f"fences made up for a worker that begins, no planner leading, unsigned, {broker_url.partition(':')[0]}",
             f"nothing lost, longest outage {outage:.1f} s",

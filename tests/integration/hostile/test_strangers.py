@@ -29,7 +29,8 @@ from tests.harness import PATIENCE_S, Running, running, settings_for
 from tests.integration.hostile.test_hostile_control import hostile, topics_of
 
 pytestmark = pytest.mark.virtual
-RECORDS = (2500, pytest.param(10_000, marks=pytest.mark.thorough))
+FEW = 2500
+RECORDS = (FEW, pytest.param(10_000, marks=pytest.mark.thorough))
 OUTAGE = 5.0
 EVERY = 0.1
 
@@ -128,23 +129,20 @@ async def ask_often(run: Running, stop: asyncio.Event) -> None:
         await asyncio.sleep(EVERY)
 
 
-async def longest_outage(run: Running, ids: list[str]) -> tuple[float, float]:
+async def longest_outage(run: Running, ids: list[str]) -> float:
     """Seconds without an answer in time, each question for the time until the next: who asks is as slow as a busy
-    machine, and waits for nobody. And the share that had an answer."""
+    machine, and waits for nobody."""
     ends = await run.outcomes()
     good = [
         ends[i].kind is OutcomeKind.ANSWERED and not ends[i].late for i in sorted(ids, key=lambda i: ends[i].arrival)
     ]
     longest = max((len(list(missed)) for answered, missed in groupby(good) if not answered), default=0)
-    return EVERY * longest, sum(good) / len(good)
+    return EVERY * longest
 
 
-@pytest.mark.parametrize("records", RECORDS)
-@pytest.mark.parametrize("signed", [True, False])
-async def test_what_a_stranger_writes_ends_nobody(
-    broker_url: str, tmp_path: Path, signed: bool, records: int, measured: Callable[[str, str], None]
-) -> None:
-    settings = settings_for(broker_url, tmp_path, partitions=1)
+async def attacked(broker_url: str, folder: Path, records: int, *, signed: bool) -> tuple[float, float]:
+    """Longest outages of a system that a stranger writes to, and of the same one started again. Nothing is lost."""
+    settings = settings_for(broker_url, folder, partitions=1)
     inner = connect(broker_url)
     wall = SystemClock().wall
     broker = SignedBroker(inner, Signing(prefix=settings.prefix, key=b"of the system"), wall) if signed else inner
@@ -159,9 +157,7 @@ async def test_what_a_stranger_writes_ends_nobody(
         report = await run.settled()
         assert report.lost == 0
         assert not signed or report.duplicates == 0  # a stranger's plan may have had a worker join again
-        outage, good = await longest_outage(run, run.ids)
-        assert outage <= OUTAGE, (outage, good)
-        before = outage
+        before = await longest_outage(run, run.ids)
     async with running(settings, broker) as run:
         stop = asyncio.Event()
         asking = asyncio.create_task(ask_often(run, stop))
@@ -171,7 +167,33 @@ async def test_what_a_stranger_writes_ends_nobody(
         async with asyncio.timeout(PATIENCE_S):  # an audit would count the first system's queries too
             while not set(run.ids) <= (await run.outcomes()).keys():
                 await asyncio.sleep(0.5)
-        outage, good = await longest_outage(run, run.ids)
-        assert outage <= OUTAGE, (outage, good)
-    of = f"{records:,} records of a stranger, {'signed' if signed else 'unsigned'}, {broker_url.partition(':')[0]}"
-    measured(of, f"longest outage {before:.1f} s, {outage:.1f} s after a restart")
+        after = await longest_outage(run, run.ids)
+    return before, after
+
+
+def told(measured: Callable[[str, str], None], broker_url: str, outages: tuple[float, float], of: str) -> None:
+    before, after = outages
+    measured(f"{of}, {broker_url.partition(':')[0]}", f"longest outage {before:.1f} s, {after:.1f} s after a restart")
+
+
+@pytest.mark.parametrize("records", RECORDS)
+@pytest.mark.parametrize("signed", [True, False])
+async def test_what_a_stranger_writes_ends_nobody(
+    broker_url: str, tmp_path: Path, signed: bool, records: int, measured: Callable[[str, str], None]
+) -> None:
+    outages = await attacked(broker_url, tmp_path, records, signed=signed)
+    told(measured, broker_url, outages, f"{records:,} records of a stranger, {'signed' if signed else 'unsigned'}")
+    # On Apache Kafka seconds pass as the machine lets them: they are judged where nothing runs beside.
+    assert broker_url != "memory://" or max(outages) <= OUTAGE, outages
+
+
+@pytest.mark.kafka
+@pytest.mark.thorough
+@pytest.mark.timing
+@pytest.mark.parametrize("signed", [True, False])
+async def test_a_stranger_costs_seconds_at_most_on_apache_kafka_too(
+    kafka_url: str, tmp_path: Path, signed: bool, measured: Callable[[str, str], None]
+) -> None:
+    outages = await attacked(kafka_url, tmp_path, FEW, signed=signed)
+    told(measured, kafka_url, outages, f"alone, {FEW:,} records, {'signed' if signed else 'unsigned'}")
+    assert max(outages) <= OUTAGE, outages
