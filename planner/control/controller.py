@@ -111,6 +111,10 @@ class Controller:
         """Devices that are heard of, also those that are leaving."""
         return tuple(self._fleet.incarnations())
 
+    def is_another(self, beat: DeviceSeen, now: float) -> bool:
+        """Whether a worker beats for a device that another runs, which is counted on and lives."""
+        return self._fleet.is_another(beat, now)
+
     def counted_on(self, device: str, incarnation: str) -> bool:
         """Whether a plan of this term, or the one that it began with, named this incarnation of the device last."""
         return self._named.get(device) == incarnation
@@ -228,9 +232,14 @@ class Controller:
         if change is Change.NONE or (news and change is Change.CHANGED):
             return
         subject = f"device:{event.device}"
-        actions.append(Announce(subject, str(change), f"{event.type}, incarnation {event.incarnation}"))
+        told = f"{event.type}, incarnation {event.incarnation}"
+        if change is Change.CONTESTED:
+            told += "; another worker beats for it too and is not counted on: stop it, or give it another --device"
+        actions.append(Announce(subject, str(change), told))
         reason = f"device {event.device} {change}"
         match change:
+            case Change.CONTESTED:
+                return
             case Change.RESTARTED:
                 # Placements stay, but the new worker serves only once a plan names it.
                 if self._plan is not None:

@@ -10,6 +10,7 @@ Rules.
   same one where no plan ever named it, since its worker has begun nothing, and no plan tells it to rejoin. Where it is
   silent from then on it is swept again. Who takes over sweeps every device that is neither in the newest plan nor heard
   of: the one before may have been cut short.
+- A device is one worker's: another that beats for it meanwhile is not heard (``sluicegate.planner.estimates``).
 - A device on which nothing advances (``STUCK``) is taken for one that is leaving, while another advances.
 - While the log is silent (``sluicegate.planner.control.log_liveness``) nobody is missed, and no plan is asked for.
 - A stranger's plan is put behind by leading in a higher term, from the plan that this one had in force. One that counts
@@ -334,7 +335,7 @@ class PlannerCore:
             if self.leads(now):
                 self._do(self._controller.refused(seen.device, seen.incarnation, now), now, actions)
             return
-        if self._reclaiming.absent(seen.device):
+        if self._reclaiming.absent(seen.device) or self._controller.is_another(seen, now):
             return
         if self._stands_still(beat, now, actions):
             seen = replace(seen, leaving=True)

@@ -3,6 +3,9 @@
 Rules:
 - A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
   its incarnation. One that says it is leaving is alive but not usable.
+- Another incarnation takes its place once the one that is counted on has been silent for half of ``timeout``, or
+  leaves: a worker that starts again has not beaten meanwhile. Of two that both beat the first stays and the other is
+  nobody: each that took the other's place would do anew what the other answers, again and again.
 - Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew, expected ones too.
 - Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
   are gone.
@@ -12,6 +15,7 @@ Rules:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.domain.fleet.device import Device
@@ -27,11 +31,13 @@ class Change(StrEnum):
     LEAVING = "leaving"
     STAYS = "stays"
     CHANGED = "changed"
+    CONTESTED = "contested"
 
 
 @dataclass(slots=True)
 class DeviceState:
-    """A device as it was last heard of. ``said``: its last heartbeat."""
+    """A device as it was last heard of. ``said``: its last heartbeat; ``another``: when another worker beat for it
+    last, -inf: not; ``contested``: whether that was told."""
 
     said: DeviceSeen
     device: Device
@@ -39,6 +45,8 @@ class DeviceState:
     seen: float
     alive: bool = True
     leaving: bool = False
+    another: float = -inf
+    contested: bool = False
 
 
 class Fleet:
@@ -86,12 +94,28 @@ class Fleet:
         state = self._states.get(device)
         return state.device.type if state else None
 
+    def is_another(self, event: DeviceSeen, now: float) -> bool:
+        """Whether it is of a worker beside the one that is counted on. It is noted, and counts for nothing else."""
+        state = self._states.get(event.device)
+        if state is None or not state.alive or state.leaving or state.incarnation == event.incarnation:
+            return False
+        if now - state.seen > self._timeout / 2:
+            return False
+        state.another = now
+        return True
+
+    def _contested(self, state: DeviceState, now: float) -> Change:
+        """Told once, until the other has been silent for as long as the dead are."""
+        both = now - state.another <= self._timeout
+        news, state.contested = both and not state.contested, both
+        return Change.CONTESTED if news else Change.NONE
+
     def seen(self, event: DeviceSeen, now: float) -> Change:
         """Fold a heartbeat in."""
         state = self._states.get(event.device)
         if state is not None and state.alive and state.said == event:
             state.seen = now
-            return Change.NONE
+            return self._contested(state, now)
         device = self._described(event)
         self._expected.pop(event.device, None)
         if state is None or not state.alive:

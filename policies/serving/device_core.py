@@ -8,6 +8,8 @@ Rules.
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers or sends back
   anything: what the planner has moved to others meanwhile is theirs.
+- A worker that no plan has named yet, of a device that another runs, stands by: once plans do without the other they
+  name this one. After ``_PATIENCE`` heartbeats it says so.
 - A plan that names variants which are not known yet, or not profiled on this device, is followed once they are.
 - Heartbeats go on whatever happens; while the device is cut they state the slices there were. They tell how late the
   worker's event loop wakes, and what became of its queries. With them goes what is recorded of instances
@@ -76,8 +78,12 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue, KnownCatalogue
 
 ANOTHER = "is run by another worker too (one a device may run)"
 """Why a worker abandons what it has where the plan names another one of its device."""
+STANDS_BY = "stands_by"
+"""State of a worker that no plan names, of a device that another runs."""
 
 _STORY = 24
+_PATIENCE = 10
+"""Heartbeats until one that stands by says so; a worker that starts again is named after fewer."""
 Ours = PlanPublished | Joined | ReadingBegins | Suspended | CaughtUp | Fenced | Leaving
 """What bears on whether plans count on us."""
 All = TurnsTold | TableCame | Recalled | Opened | CutEnded | Registered
@@ -109,6 +115,7 @@ class DeviceCore:
         self._plan: Plan | None = None
         self._unknown: Plan | None = None
         self._named = False
+        self._standing_by = 0
         self._withheld: list[DeviceAction] | None = None
         self._ended = _Ended()
         self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
@@ -304,8 +311,17 @@ class DeviceCore:
         poison = self._slices.poison.all(now)
         ended = self._ended.take()
         actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended))
+        self._say_who_stands_by(actions)
         if self._instances is not None:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)
+
+    def _say_who_stands_by(self, actions: list[DeviceAction]) -> None:
+        counted = self._plan.incarnations.get(self._name) if self._plan is not None else None
+        beside = not self._named and not self._slices.leaving and counted not in {None, self.incarnation}
+        self._standing_by = self._standing_by + 1 if beside else 0
+        if self._standing_by == _PATIENCE:
+            told = f"plans count on {counted}, not on {self.incarnation}: either no planner leads, or another worker"
+            actions.append(Say(STANDS_BY, f"{told} runs it too; stop one of them, or give it another --device"))
 
     def _told(self) -> tuple[str, ...]:
         return tuple(f"{at:.6f} {_brief(event)}" for at, event in self._story)

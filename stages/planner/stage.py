@@ -76,6 +76,7 @@ _LOGGED = {
     "as_promised": "as promised",
     "starved": "starved",
     "keeps_up": "keeps up",
+    "contested": "is run by two workers",
 }
 """States that the log tells too, and how."""
 _FOR_DEVICE = "@planner-"

@@ -43,7 +43,7 @@ from sluicegate.policies.serving.device_actions import (
     UnloadVariant,
     WakeMe,
 )
-from sluicegate.policies.serving.device_core import DeviceCore
+from sluicegate.policies.serving.device_core import STANDS_BY, DeviceCore
 from sluicegate.policies.serving.device_events import (
     BeatDue,
     CaughtUp,
@@ -266,11 +266,8 @@ class WorkerStage:
                 self._tasks.begin(self._catch_up())
             case Cut(profiles):
                 self._cutting = self._tasks.begin(self._cut(profiles))
-            case Say(state, detail):
-                said = Announce(f"device:{self.device.name}", state, detail)
-                self._meters.add("sluice_announcements", self.name, state)
-                self._post(self._topics.status, control.encode_announce(said), f"{said.subject}@worker")
-                self._beat()
+            case Say():
+                self._say(action)
             case Beat():
                 self._write_beat(action)
             case Recorded(key, instance):
@@ -286,6 +283,14 @@ class WorkerStage:
 
     def _woke(self, key: str) -> None:
         self.tell(Woken(key))
+
+    def _say(self, action: Say) -> None:
+        if action.state == STANDS_BY:
+            log.warning("%s: %s", self.device.name, action.detail)
+        said = Announce(f"device:{self.device.name}", action.state, action.detail)
+        self._meters.add("sluice_announcements", self.name, action.state)
+        self._post(self._topics.status, control.encode_announce(said), f"{said.subject}@worker")
+        self._beat()
 
     def _announce(self, said: Announce, at: float) -> None:
         """A batching policy spoke of a promise, ``at``; one line a subject and device stays on the status topic."""

@@ -300,6 +300,27 @@ def test_who_was_declared_dead_names_what_others_answer_and_joins_anew() -> None
     assert world.query("a") in world.runs[BIG.name].run.queries
 
 
+@pytest.mark.parametrize("ended", ["named", "leaves", "nobody"])
+def test_who_waits_long_beside_another_of_its_device_says_so_once(ended: str) -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9", "gpu1": "gpu1.1"})
+    said = [a for _ in range(9) for a in of(Say, world.tell(BeatDue()))]
+    assert said == []
+    match ended:
+        case "named":
+            world.plan((("a", "a-large", BIG),))
+        case "leaves":
+            world.tell(Leaving())
+        case _:
+            world.plan((), incarnations={"gpu1": "gpu1.1"})
+    assert not [a for _ in range(30) for a in of(Say, world.tell(BeatDue()))]
+    world = World()
+    world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9"})
+    (told,) = (a for _ in range(30) for a in of(Say, world.tell(BeatDue())))
+    assert isinstance(told, Say) and told.state == "stands_by"
+    assert "count on gpu0.9, not on gpu0.1" in told.detail and "--device" in told.detail
+
+
 def test_what_was_fenced_is_abandoned_once() -> None:
     world = serving()
     world.query("a")

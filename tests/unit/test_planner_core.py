@@ -689,6 +689,27 @@ def test_the_dead_incarnation_is_not_heard_any_more() -> None:
     assert world.tell(SweepBegan("d1", 5, 5)) == []
 
 
+def test_of_two_workers_of_a_device_the_first_is_counted_on_and_the_second_once_that_is_silent() -> None:
+    world = World()
+    world.run(2.0, "d0", "d1")
+    before = plans(world.said)[-1]
+    said: list[PlannerAction] = []
+    for _ in range(6):
+        said += world.run(0.5, "d0", "d1")
+        said += world.tell(DeviceHeard(DeviceSeen("d1", "cpu", "k"), late=40.0))  # on another machine, as it seems
+    told = [a for a in of(Announce, said) if isinstance(a, Announce)]
+    assert [(a.subject, a.state) for a in told] == [("device:d1", "contested")]
+    assert "incarnation i; another worker beats for it too" in told[0].detail and "--device" in told[0].detail
+    assert all(plan.incarnations == before.incarnations for plan in plans(said))
+    said = []
+    for _ in range(4):
+        said += world.run(0.5, "d0")
+        said += world.beat("d1", "k")
+    assert [plan.incarnations["d1"] for plan in plans(said)][-1] == "k"
+    assert not of(Reclaim, said), "it reads what the first has not committed"
+    assert [a.state for a in of(Announce, said) if isinstance(a, Announce)] == ["restarted"]
+
+
 def test_who_stands_by_hears_a_device_that_it_was_sweeping() -> None:
     world = World()
     dead(world)

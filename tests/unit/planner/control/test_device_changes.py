@@ -32,6 +32,35 @@ def test_a_heartbeat_tells_what_changed_since_the_last() -> None:
     assert [d.name for d in there.usable()] == ["d7"]
 
 
+def test_another_takes_a_devices_place_only_once_who_is_counted_on_is_silent_or_leaves() -> None:
+    there = fleet()
+    other = replace(SEEN, incarnation="i-5")
+    assert not there.is_another(other, NOW), "nobody is counted on yet"
+    there.seen(SEEN, NOW)
+    assert not there.is_another(SEEN, NOW + 0.5)
+    assert not there.is_another(replace(other, device="d8"), NOW + 0.5)
+    assert there.is_another(other, NOW + TIMEOUT / 2)
+    assert not there.is_another(other, NOW + TIMEOUT / 2 + 0.01), "whoever started again has been silent meanwhile"
+    assert there.incarnations() == {"d7": "i-4"}
+    there.seen(replace(SEEN, leaving=True), NOW + 2.0)
+    assert not there.is_another(other, NOW + 2.0)
+
+
+def test_a_device_that_two_run_is_told_once_until_the_second_has_been_silent() -> None:
+    there = fleet()
+    other = replace(SEEN, incarnation="i-5", leaving=True)
+    there.seen(SEEN, NOW)
+    changes = []
+    for half in range(1, 25):  # the other is silent from the 5th to the 14th
+        now = NOW + half / 2
+        changes.append(there.seen(SEEN, now))
+        if not 5 <= half < 15:
+            assert there.is_another(other, now)
+    told = [half for half, change in enumerate(changes, 1) if change is Change.CONTESTED]
+    assert told == [2, 16] and set(changes) == {Change.NONE, Change.CONTESTED}
+    assert [d.name for d in there.usable()] == ["d7"], "that the other leaves is no matter"
+
+
 def test_who_joins_to_leave_is_no_news_and_is_planned_on_only_once_it_stays() -> None:
     there = fleet()
     assert there.seen(replace(SEEN, leaving=True), NOW) is Change.NONE

@@ -1,0 +1,81 @@
+"""Two workers of one device: one serves, the other stands by and takes over where the first falls silent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sluicegate.domain.outcome import OutcomeKind
+from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.system.process_stages import stages_of
+from sluicegate.stages.runtime.supervisor import run_stages
+from sluicegate.streams import connect
+from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.records import control
+from tests.harness import Running, running, settings_for
+
+pytestmark = pytest.mark.virtual
+
+DEVICE = "d1"
+NO_WORKERS = ("admission", "router", "planner", "sink")
+
+
+@asynccontextmanager
+async def worker(run: Running, device: str) -> AsyncIterator["asyncio.Task[None]"]:
+    """Another of ``device``, in a task that may be cancelled: it then says nothing more."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_stages(stages_of(run.system, ("worker",), devices=(device,)), stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await asyncio.wait([task])
+
+
+async def counted_on(run: Running) -> list[str]:
+    """Incarnations of the device that plans have named, each where it took another's place."""
+    partition = TopicPartition(run.topics.plan, 0)
+    plans = [control.decode_plan(r.value) async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    named = [plan.incarnations[DEVICE] for plan in plans if DEVICE in plan.incarnations]
+    return [one for number, one in enumerate(named) if number == 0 or named[number - 1] != one]
+
+
+async def states(run: Running) -> list[str]:
+    """What was said of the device."""
+    partition = TopicPartition(run.topics.status, 0)
+    records = [r async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    said = [control.decode_announce(r.value) for r in records]
+    return [one.state for one in said if one.subject == f"device:{DEVICE}"]
+
+
+async def offer(run: Running, seconds: float) -> list[str]:
+    asked = []
+    for _ in range(round(seconds * 20)):
+        asked.append(await run.ask())
+        await asyncio.sleep(0.05)
+    return asked
+
+
+async def test_the_second_of_a_device_stands_by_says_so_and_answers_nothing_twice(tmp_path: Path) -> None:
+    settings = settings_for("memory://", tmp_path)
+    async with (
+        running(settings, connect("memory://"), roles=NO_WORKERS) as run,
+        worker(run, "d0"),
+        worker(run, DEVICE) as first,
+    ):
+        await run.planned()
+        async with worker(run, DEVICE):
+            asked = await offer(run, 15.0)
+            await run.settled()
+            assert len(await counted_on(run)) == 1
+            assert {"contested", "stands_by"} <= set(await states(run))
+            first.cancel()
+            asked += await offer(run, 10.0)
+            report = await run.settled()
+            assert len(await counted_on(run)) == 2, "the second takes over once"
+            ends = await run.outcomes()
+    assert (report.lost, report.duplicates) == (0, 0)
+    assert {ends[one].kind for one in asked} == {OutcomeKind.ANSWERED}
+    assert {ends[one].device for one in asked[-100:]} >= {DEVICE}
