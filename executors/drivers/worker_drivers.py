@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,10 +49,14 @@ class WorkerDriver(Protocol):
 
 
 class WorkerProcesses:
-    """Implements WorkerDriver by child processes, for instance ``sluice up worker --device <device>``."""
+    """Implements WorkerDriver by child processes, for instance ``sluice up worker --device <device>``.
 
-    def __init__(self, command: Command, *, grace: float = 30.0) -> None:
+    ``environment``: theirs; None: ours.
+    """
+
+    def __init__(self, command: Command, *, grace: float = 30.0, environment: Mapping[str, str] | None = None) -> None:
         self._command = command
+        self._environment = environment
         self._grace = grace
         self._started: dict[str, asyncio.subprocess.Process] = {}
 
@@ -67,7 +71,9 @@ class WorkerProcesses:
             return
         command = self._command(device)
         try:
-            self._started[device] = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+            self._started[device] = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, env=self._environment
+            )
         except OSError as error:
             raise ConfigurationError(f"worker of {device} cannot be started: {command[0]}: {error.strerror}") from error
 

@@ -5,6 +5,7 @@ Off by default. Workers of spare and of spot devices are started and ended by th
 
 import asyncio
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -76,7 +77,7 @@ def driver(system: System) -> "WorkerDriver":
         )
     if chosen.name == "compose":
         return ComposeWorkers(chosen.compose_file, run=note_command if chosen.dry_run else None)
-    return WorkerProcesses(_command(system), grace=chosen.grace_s)
+    return WorkerProcesses(_command(system), grace=chosen.grace_s, environment=_environment())
 
 
 async def _serve(system: System, device: str, stop: asyncio.Event) -> None:
@@ -102,6 +103,11 @@ def _command(system: System) -> Callable[[str], Sequence[str]]:
 def _plain(system: System) -> dict[str, Any]:
     """Without what listens: a port is one process's."""
     return system.settings.model_dump(mode="json", exclude={"http", "web", "metrics"}, exclude_none=True)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, which stands above what is written down, likewise."""
+    return {name: said for name, said in os.environ.items() if not name.upper().startswith("SLUICE_METRICS")}
 
 
 def _source(chosen: ProcurementSettings) -> "NoticeSource":

@@ -1,5 +1,6 @@
 """Settings of scaling and procurement: what makes no sense is one clear line; notes on devices reach the controller."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from sluicegate.planner.control.events import DeviceNoted
 from sluicegate.planner.control.notes import DeviceNotes
 from sluicegate.sluice.settings.elastic_settings import DriverSettings, ProcurementSettings, ScalingSettings
 from sluicegate.sluice.settings.settings import DeviceSettings
+from sluicegate.sluice.system import elastic_capacity
 from sluicegate.sluice.system.elastic_capacity import driver, scaler
 from sluicegate.sluice.system.process_stages import asked_for, stages_of
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from sluicegate.streams.records import control
-from tests.harness import settings_for, toy_catalogue
+from tests.harness import PATIENCE_S, settings_for, toy_catalogue
 
 
 def built(folder: Path, **changes: object) -> System:
@@ -109,3 +111,24 @@ def test_a_device_is_left_out_while_any_stage_withdraws_it() -> None:
 def test_a_note_that_is_none_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidInputError):
         control.decode_note(value)
+
+
+async def test_workers_that_are_started_share_what_is_set_but_for_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    script = f'env > "{told}.part"; mv "{told}.part" "{told}"; exec sleep 60'
+    monkeypatch.setattr(elastic_capacity, "_command", lambda _: lambda _: ("sh", "-c", script))
+    monkeypatch.setenv("SLUICE_METRICS__PORT", "9464")
+    monkeypatch.setenv("SLUICE_KAFKA__PASSWORD", "swordfish")
+    workers = driver(built(tmp_path, broker="kafka://127.0.0.1:9", drivers=DriverSettings(name="processes")))
+    try:
+        await workers.start("d1")
+        async with asyncio.timeout(PATIENCE_S):
+            while not told.exists():
+                await asyncio.sleep(0.01)
+    finally:
+        await workers.close()
+    lines = told.read_text().splitlines()
+    assert "SLUICE_KAFKA__PASSWORD=swordfish" in lines
+    assert not [line for line in lines if line.startswith("SLUICE_METRICS")], "each but the first would find it taken"
