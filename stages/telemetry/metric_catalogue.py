@@ -43,6 +43,9 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
+_SENDERS = "admission, router, worker, planner, sink, scaler, procurement, http, grpc"
+
+
 def _counter(name: str, unit: str, labels: tuple[str, ...], told_by: str, meaning: str, remedy: str) -> Metric:
     return Metric(
         name=name, kind=Kind.COUNTER, unit=unit, labels=labels, told_by=told_by, meaning=meaning, remedy=remedy
@@ -271,7 +274,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter(
         "sluice_spot_notices", "notices", ("device",), "procurement",
         "Notices that a spot instance will be taken back.",
-        "Many: another region or instance type, or procurement.mode on-demand.",
+        "Many: another region or instance type, or spot: false for some of the devices.",
     ),
     _gauge(
         "sluice_cost_money", "money", ("kind",), "procurement",
@@ -304,7 +307,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "Near 0 for long: the load is near what is announced; give the app more devices or a faster variant.",
     ),
     _counter(
-        "sluice_announcements", "announcements", ("stage", "state"), "admission, router, worker, planner, sink",
+        "sluice_announcements", "announcements", ("stage", "state"),
+        "admission, router, worker, planner, sink, procurement",
         "What was said on the status topic, by state.",
         "Read <prefix>.control.status for subject and reason.",
     ),
@@ -314,12 +318,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Its rate against that of the stage before tells where records wait.",
     ),
     _counter(
-        "sluice_records_sent", "records", ("stage",), "admission, router, worker, planner, http",
+        "sluice_records_sent", "records", ("stage",), _SENDERS,
         "Records handed to the producer.",
         "Compare with sluice_records_resent_total.",
     ),
     _counter(
-        "sluice_records_resent", "records", ("stage",), "admission, router, worker, planner, http",
+        "sluice_records_resent", "records", ("stage",), _SENDERS,
         "Records sent again because the broker did not acknowledge.",
         "Any steady rate: the broker is overloaded or away.",
     ),
@@ -329,7 +333,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "At its limit (4000): the stage after it, or the broker, is the bottleneck.",
     ),
     _gauge(
-        "sluice_unacknowledged_records", "records", ("stage",), "admission, router, worker, planner, http",
+        "sluice_unacknowledged_records", "records", ("stage",), _SENDERS,
         "Records sent that the broker has not acknowledged yet.",
         "Grows: the broker is slow or away.",
     ),

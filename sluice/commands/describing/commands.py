@@ -35,7 +35,7 @@ def as_markdown() -> str:
         "# Commands",
         "",
         "Written by `sluice describe commands --markdown` from the commands themselves; a test keeps them alike. Each",
-        "has `--help`; exit codes are 0, 1 (a fault was found) and 2 (could not run).",
+        "has `--help`; exit codes are 0, 1 (a fault was found) and 2 (could not run), 130 where it was interrupted.",
     ]
     for path, one in _walk(_root(), "sluice"):
         lines += ["", f"## {path}", "", _help(one)]
