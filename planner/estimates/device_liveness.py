@@ -132,6 +132,8 @@ class Fleet:
             change = Change.CHANGED
         elif state.incarnation != event.incarnation:
             change = Change.RESTARTED
+        if state.incarnation != event.incarnation:
+            state.another, state.contested = -inf, False
         state.said, state.seen = event, now
         state.device, state.incarnation, state.leaving = device, event.incarnation, event.leaving
         return change

@@ -46,6 +46,15 @@ def test_another_takes_a_devices_place_only_once_who_is_counted_on_is_silent_or_
     assert not there.is_another(other, NOW + 2.0)
 
 
+def test_who_starts_again_soon_takes_the_place_and_is_nobody_beside_itself() -> None:
+    there = fleet()
+    again = replace(SEEN, incarnation="i-5")
+    there.seen(SEEN, NOW)
+    assert [there.is_another(again, NOW + half / 2) for half in range(1, 5)] == [True] * 3 + [False]
+    assert there.seen(again, NOW + 2.0) is Change.RESTARTED
+    assert {there.seen(again, NOW + half / 2) for half in range(5, 12)} == {Change.NONE}
+
+
 def test_a_device_that_two_run_is_told_once_until_the_second_has_been_silent() -> None:
     there = fleet()
     other = replace(SEEN, incarnation="i-5", leaving=True)
