@@ -50,7 +50,6 @@ def shares_on_time(qps: float, priority: int) -> tuple[float, float]:
     return seen.share(urgent=True), seen.share(urgent=False)
 
 
-@pytest.mark.thorough
 def test_under_overload_the_higher_priority_is_answered_and_the_rest_shares_what_is_left() -> None:
     urgent, others = shares_on_time(3000.0, 5)
     assert urgent > 0.97

@@ -133,9 +133,7 @@ FAILED: Judge = lambda o: (o.kind, o.reason) == (OutcomeKind.FAILED, Reason.MODE
         (MEMORY, 1, FAILED, 0, 0.5, None),
         pytest.param(STOP, 1, KILLED, 1, 2.0, None, marks=pytest.mark.thorough),
         pytest.param(HANG, 4, KILLED, 4, 3.0, "weighted", marks=pytest.mark.thorough),
-        pytest.param(
-            HANG, 4, KILLED, 4, 6.5, None, marks=pytest.mark.thorough
-        ),  # each device meets one that hangs again: neither carries the load alone
+        (HANG, 4, KILLED, 4, 6.5, None),  # each device meets one that hangs again: neither carries the load alone
         pytest.param(CRASH, 4, KILLED, 4, 3.0, None, marks=pytest.mark.thorough),
         pytest.param(MEMORY, 4, FAILED, 0, 0.5, None, marks=pytest.mark.thorough),
         pytest.param(STOP, 4, KILLED, 4, 3.0, None, marks=pytest.mark.thorough),
@@ -186,7 +184,7 @@ async def carried_by_one(folder: Path) -> float:
         pytest.param(MEMORY, "memory", False, marks=pytest.mark.thorough),
         pytest.param(MEMORY, "memory", True, marks=pytest.mark.thorough),
         pytest.param(STOP, "stop", False, marks=pytest.mark.thorough),
-        pytest.param(STOP, "stop", True, marks=pytest.mark.thorough),
+        (STOP, "stop", True),
     ],
 )
 async def test_poison_leaves_what_the_other_device_carries_and_on_both_they_are_soon_back(

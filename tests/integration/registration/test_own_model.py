@@ -175,7 +175,7 @@ def test_the_other_examples_are_taken_as_well(script: str, rows: str, varying: t
 @pytest.mark.parametrize(
     ("script", "sizes", "varying"),
     [
-        pytest.param("numpy_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
+        ("numpy_model.py", ("small", "medium", "large"), ()),
         pytest.param("numpy_model.py", ("large",), (), marks=pytest.mark.thorough),  # and a family that is made of it
         pytest.param("images_model.py", ("small", "medium", "large"), (), marks=pytest.mark.thorough),
         pytest.param("text_model.py", ("small", "medium", "large"), ("line",), marks=pytest.mark.thorough),
