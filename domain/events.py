@@ -311,7 +311,8 @@ class DemandCounted:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeen:
-    """Heartbeat of a device. ``incarnation`` changes when its worker restarts.
+    """Heartbeat of a device. ``incarnation`` changes when its worker restarts, or joins again: it then follows the one
+    ``after`` which it was another ("": none).
 
     ``slices``: those that it has, stated only by a worker that can cut its device otherwise; (): as configured.
     ``fault``: why it could not be cut as the plan of ``fault_epoch`` asked, so that the slices it had stand; "" from
@@ -328,6 +329,7 @@ class DeviceSeen:
     slices: tuple[Slice, ...] = ()
     fault: str = ""
     fault_epoch: Epoch = NO_EPOCH
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,9 +111,9 @@ class Controller:
         """Devices that are heard of, also those that are leaving."""
         return tuple(self._fleet.incarnations())
 
-    def is_another(self, beat: DeviceSeen, now: float) -> bool:
+    def is_another(self, beat: DeviceSeen, now: float, *, withdrawn: bool) -> bool:
         """Whether a worker beats for a device that another runs, which is counted on and lives."""
-        return self._fleet.is_another(beat, now)
+        return self._fleet.is_another(beat, now, withdrawn=withdrawn)
 
     def counted_on(self, device: str, incarnation: str) -> bool:
         """Whether a plan of this term, or the one that it began with, named this incarnation of the device last."""
@@ -208,7 +208,7 @@ class Controller:
         if self._rule is not None:
             self._rule.begin()
         self._named = dict(newest.incarnations) if newest is not None else {}
-        self._fleet.expect(self._named)
+        self._fleet.expect(self._named, now)
         self._asking.begin()
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
         actions: list[ControllerAction | Solve] = []

@@ -335,7 +335,8 @@ class PlannerCore:
             if self.leads(now):
                 self._do(self._controller.refused(seen.device, seen.incarnation, now), now, actions)
             return
-        if self._reclaiming.absent(seen.device) or self._controller.is_another(seen, now):
+        withdrawn = self._notes.withdrawn(seen.device)
+        if self._reclaiming.absent(seen.device) or self._controller.is_another(seen, now, withdrawn=withdrawn):
             return
         if self._stands_still(beat, now, actions):
             seen = replace(seen, leaving=True)

@@ -20,11 +20,16 @@ class DeviceNotes:
         """A note, or its end."""
         self._notes.setdefault(note.device, {})[note.by] = note
 
+    def withdrawn(self, device: str) -> bool:
+        """Whether a stage has plans leave it out."""
+        return any(note.withdrawn for note in self._notes.get(device, {}).values())
+
     def noted(self, seen: DeviceSeen) -> DeviceSeen:
         """A heartbeat with what is noted of its device."""
         notes = self._notes.get(seen.device)
         if not notes:
             return seen
         prices = [note.price for _, note in sorted(notes.items()) if note.price is not None]
-        leaving = seen.leaving or any(note.withdrawn for note in notes.values())
-        return replace(seen, leaving=leaving, price=prices[-1] if prices else seen.price)
+        return replace(
+            seen, leaving=seen.leaving or self.withdrawn(seen.device), price=prices[-1] if prices else seen.price
+        )

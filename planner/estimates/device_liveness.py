@@ -3,9 +3,10 @@
 Rules:
 - A device is alive from a heartbeat until ``timeout`` seconds without one. It rejoins by any later heartbeat, whatever
   its incarnation. One that says it is leaving is alive but not usable.
-- Another incarnation takes its place once the one that is counted on has been silent for half of ``timeout``, or
-  leaves: a worker that starts again has not beaten meanwhile. Of two that both beat the first stays and the other is
-  nobody: each that took the other's place would do anew what the other answers, again and again.
+- Another incarnation takes its place if it follows it in the same worker, or once the one that is counted on leaves or
+  has been silent for ``SILENCE`` of ``timeout``: a worker that starts again has not beaten meanwhile. Of two that both
+  beat the first stays and the other is nobody: each that took the other's place would do anew what the other answers,
+  again and again. A term begins with the one that the plan before it counted on, if that is one of them.
 - Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew, expected ones too.
 - Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
   are gone.
@@ -19,6 +20,9 @@ from math import inf
 
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.domain.fleet.device import Device
+
+SILENCE = 0.75
+"""Share of the timeout after which another worker of the device takes the place of one that says nothing."""
 
 
 class Change(StrEnum):
@@ -36,8 +40,8 @@ class Change(StrEnum):
 
 @dataclass(slots=True)
 class DeviceState:
-    """A device as it was last heard of. ``said``: its last heartbeat; ``another``: when another worker beat for it
-    last, -inf: not; ``contested``: whether that was told."""
+    """A device as it was last heard of. ``said``: its last heartbeat; ``beside``: that of another worker of it, which
+    came at ``another``, -inf: there was none; ``contested``: whether that was told."""
 
     said: DeviceSeen
     device: Device
@@ -45,6 +49,7 @@ class DeviceState:
     seen: float
     alive: bool = True
     leaving: bool = False
+    beside: DeviceSeen | None = None
     another: float = -inf
     contested: bool = False
 
@@ -60,8 +65,22 @@ class Fleet:
         self._expected: dict[str, str] = {}
         self._began: float | None = None
 
-    def expect(self, incarnations: Mapping[str, str]) -> None:
+    def expect(self, incarnations: Mapping[str, str], now: float = -inf) -> None:
         """A term begins, and the plan before counted on these; those that live need not be waited for."""
+        for name, state in self._states.items():
+            state.contested = False
+            beside = state.beside
+            if beside is None or beside.incarnation != incarnations.get(name) or self._silent(state.another, now):
+                continue
+            self._states[name] = DeviceState(
+                beside,
+                self._described(beside),
+                beside.incarnation,
+                state.another,
+                leaving=beside.leaving,
+                beside=state.said,
+                another=state.seen,
+            )
         heard = self.incarnations()
         self._expected = {name: incarnation for name, incarnation in incarnations.items() if name not in heard}
         self._began = None
@@ -94,15 +113,21 @@ class Fleet:
         state = self._states.get(device)
         return state.device.type if state else None
 
-    def is_another(self, event: DeviceSeen, now: float) -> bool:
-        """Whether it is of a worker beside the one that is counted on. It is noted, and counts for nothing else."""
+    def is_another(self, event: DeviceSeen, now: float, *, withdrawn: bool = False) -> bool:
+        """Whether it is of a worker beside the one that is counted on. It is noted, and counts for nothing else.
+
+        ``withdrawn``: the device, so that whoever runs it is leaving.
+        """
         state = self._states.get(event.device)
-        if state is None or not state.alive or state.leaving or state.incarnation == event.incarnation:
+        if state is None or not state.alive or state.incarnation in {event.incarnation, event.after}:
             return False
-        if now - state.seen > self._timeout / 2:
+        if (state.leaving and not withdrawn) or self._silent(state.seen, now):
             return False
-        state.another = now
+        state.beside, state.another = event, now
         return True
+
+    def _silent(self, since: float, now: float) -> bool:
+        return now - since > SILENCE * self._timeout
 
     def _contested(self, state: DeviceState, now: float) -> Change:
         """Told once, until the other has been silent for as long as the dead are."""
@@ -133,7 +158,7 @@ class Fleet:
         elif state.incarnation != event.incarnation:
             change = Change.RESTARTED
         if state.incarnation != event.incarnation:
-            state.another, state.contested = -inf, False
+            state.beside, state.another, state.contested = None, -inf, False
         state.said, state.seen = event, now
         state.device, state.incarnation, state.leaving = device, event.incarnation, event.leaving
         return change

@@ -9,7 +9,8 @@ Rules.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers or sends back
   anything: what the planner has moved to others meanwhile is theirs.
 - A worker that no plan has named yet, of a device that another runs, stands by: once plans do without the other they
-  name this one. After ``_PATIENCE`` heartbeats it says so.
+  name this one. After ``_PATIENCE`` heartbeats it says so. It speaks for nothing but itself: what there is on the
+  device, and that somebody leaves it, is for the other to say.
 - A plan that names variants which are not known yet, or not profiled on this device, is followed once they are.
 - Heartbeats go on whatever happens; while the device is cut they state the slices there were. They tell how late the
   worker's event loop wakes, and what became of its queries. With them goes what is recorded of instances
@@ -119,6 +120,7 @@ class DeviceCore:
         self._withheld: list[DeviceAction] | None = None
         self._ended = _Ended()
         self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
+        self._after = ""
         self.incarnation = ""
 
     @property
@@ -222,7 +224,7 @@ class DeviceCore:
             case Joined(incarnation):
                 if self._named:
                     raise IllegalEventError(f"{incarnation} joins at {now} while plans count on {self.incarnation}")
-                self.incarnation = incarnation
+                self._after, self.incarnation = self.incarnation, incarnation
             case ReadingBegins():
                 self._begins(event, actions)
             case Suspended(seconds):
@@ -299,28 +301,37 @@ class DeviceCore:
 
     def _beat(self, now: float, actions: list[DeviceAction], *, late: float = 0.0) -> None:
         device, parts, leaving = self._slices.device, self._slices.by_name.values(), self._slices.leaving
+        beside = self._beside()
+        if beside and leaving:
+            return
         seen = DeviceSeen(
             device.name, device.type, self.incarnation, device.memory_bytes, device.price, device.spot, leaving
         )
+        if self._after:
+            seen = replace(seen, after=self._after)
         cut = self._slices.recutting
         if cut is not None:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
         epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
-        reports = self._slices.reports(now, actions)
+        reports = () if beside else self._slices.reports(now, actions)
         busy_s = sum([part.times.take_busy() / len(part.executors) for part in parts])
         poison = self._slices.poison.all(now)
         ended = self._ended.take()
         actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended))
-        self._say_who_stands_by(actions)
-        if self._instances is not None:
+        self._say_who_stands_by(beside, actions)
+        if self._instances is not None and not beside:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)
 
-    def _say_who_stands_by(self, actions: list[DeviceAction]) -> None:
-        counted = self._plan.incarnations.get(self._name) if self._plan is not None else None
-        beside = not self._named and not self._slices.leaving and counted not in {None, self.incarnation}
+    def _beside(self) -> str:
+        """The incarnation of another worker that plans count on for this device; "": none."""
+        newest = self._unknown or self._plan
+        counted = newest.incarnations.get(self._name, "") if newest is not None else ""
+        return "" if self._named or counted == self.incarnation else counted
+
+    def _say_who_stands_by(self, beside: str, actions: list[DeviceAction]) -> None:
         self._standing_by = self._standing_by + 1 if beside else 0
         if self._standing_by == _PATIENCE:
-            told = f"plans count on {counted}, not on {self.incarnation}: either no planner leads, or another worker"
+            told = f"plans count on {beside}, not on {self.incarnation}: either no planner leads, or another worker"
             actions.append(Say(STANDS_BY, f"{told} runs it too; stop one of them, or give it another --device"))
 
     def _told(self) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         slow_factor=simulation.slow_batches.factor,
         rules=DeviceRules(
             instances=scales,
+            self_fence=scenario.planner.device_timeout_s / 2,
             patience=scenario.slices.drain_s,
             bound=tuple(name for name, app in first.apps.items() if app.promise.active),
         ),

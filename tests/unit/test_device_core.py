@@ -321,6 +321,24 @@ def test_who_waits_long_beside_another_of_its_device_says_so_once(ended: str) ->
     assert "count on gpu0.9, not on gpu0.1" in told.detail and "--device" in told.detail
 
 
+def test_who_stands_by_speaks_for_itself_alone_and_goes_unsaid() -> None:
+    world = World()
+    world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9"})
+    told = beats(world)
+    assert (told.seen.incarnation, told.slices) == ("gpu0.1", ())
+    assert world.tell(Leaving()) == [] == world.tell(BeatDue())
+    gone = serving()
+    (last,) = of(Beat, gone.tell(Leaving()))
+    assert isinstance(last, Beat) and last.seen.leaving and last.slices
+
+
+def test_who_joins_again_tells_after_whom() -> None:
+    world = serving()
+    assert beats(world).seen.after == ""
+    world.plan((), incarnations={})
+    assert (beats(world).seen.incarnation, beats(world).seen.after) == ("gpu0.2", "gpu0.1")
+
+
 def test_what_was_fenced_is_abandoned_once() -> None:
     world = serving()
     world.query("a")

@@ -483,6 +483,18 @@ def test_a_note_withdraws_a_device_until_it_is_taken_back() -> None:
     assert "d1" in {p.device for p in plans(world.said)[-1].placements}
 
 
+def test_of_two_workers_of_a_withdrawn_device_the_first_stays() -> None:
+    world = World()
+    world.run(3.0, "d0", "d1")
+    world.tell(DeviceNoted("d1", "scaler", withdrawn=True))
+    world.run(1.0, "d0", "d1")
+    before = len(plans(world.said))
+    for _ in range(4):
+        world.beat("d1", "j")
+        world.run(0.5, "d0", "d1")
+    assert {plan.incarnations["d1"] for plan in plans(world.said)[before:]} <= {"i"}
+
+
 def test_a_withdrawn_device_that_was_silent_for_too_long_learns_from_an_epoch_that_it_must_rejoin() -> None:
     world = World()
     world.run(3.0, "d0", "d1")

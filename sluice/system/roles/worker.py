@@ -107,6 +107,7 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
                 floor=worker.run_timeout_floor_s,
                 load_floor=worker.load_timeout_floor_s,
             ),
+            self_fence=system.settings.planner.device_timeout_s / 2,
             patience=worker.slices.drain_s,
             bound=system.bound,
             cuttable=cuttable,

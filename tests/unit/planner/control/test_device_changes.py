@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sluicegate.domain.events import DeviceSeen
 from sluicegate.domain.fleet.device import Device, Slice
-from sluicegate.planner.estimates.device_liveness import Change, Fleet
+from sluicegate.planner.estimates.device_liveness import SILENCE, Change, Fleet
 
 NOW = 5000.0
 TIMEOUT = 3.0
@@ -39,20 +39,48 @@ def test_another_takes_a_devices_place_only_once_who_is_counted_on_is_silent_or_
     there.seen(SEEN, NOW)
     assert not there.is_another(SEEN, NOW + 0.5)
     assert not there.is_another(replace(other, device="d8"), NOW + 0.5)
-    assert there.is_another(other, NOW + TIMEOUT / 2)
-    assert not there.is_another(other, NOW + TIMEOUT / 2 + 0.01), "whoever started again has been silent meanwhile"
+    assert there.is_another(other, NOW + SILENCE * TIMEOUT)
+    assert not there.is_another(other, NOW + SILENCE * TIMEOUT + 0.01), (
+        "whoever started again has been silent meanwhile"
+    )
     assert there.incarnations() == {"d7": "i-4"}
     there.seen(replace(SEEN, leaving=True), NOW + 2.0)
     assert not there.is_another(other, NOW + 2.0)
+    assert there.is_another(other, NOW + 2.0, withdrawn=True), "whoever runs it is leaving, as long as it beats"
+
+
+def test_the_same_worker_that_joins_again_is_counted_on_at_once() -> None:
+    there = fleet()
+    there.seen(SEEN, NOW)
+    assert there.is_another(replace(SEEN, incarnation="i-6", after="i-5"), NOW + 0.1), "it follows another than that"
+    assert not there.is_another(replace(SEEN, incarnation="i-6", after="i-4"), NOW + 0.1)
+
+
+def test_a_term_begins_with_whom_the_plan_before_counted_on_and_tells_anew_that_two_beat() -> None:
+    there = fleet()
+    named = replace(SEEN, incarnation="i-5", memory_bytes=40)
+    there.seen(SEEN, NOW)
+    assert there.is_another(named, NOW + 1.0)
+    there.expect({"d7": "i-9"}, NOW + 1.5)
+    assert there.incarnations() == {"d7": "i-4"}
+    there.expect({"d7": "i-5"}, NOW + 1.0 + SILENCE * TIMEOUT + 0.1)
+    assert there.incarnations() == {"d7": "i-4"}, "the other has been silent"
+    assert there.seen(SEEN, NOW + 1.5) is Change.CONTESTED
+    there.expect({"d7": "i-5"}, NOW + 1.6)
+    assert there.incarnations() == {"d7": "i-5"} and [d.memory_bytes for d in there.usable()] == [40]
+    assert there.is_another(SEEN, NOW + 1.7)
+    assert there.seen(named, NOW + 1.8) is Change.CONTESTED
+    there.expect({"d7": "i-5"}, NOW + 1.9)
+    assert there.seen(named, NOW + 2.0) is Change.CONTESTED
 
 
 def test_who_starts_again_soon_takes_the_place_and_is_nobody_beside_itself() -> None:
     there = fleet()
     again = replace(SEEN, incarnation="i-5")
     there.seen(SEEN, NOW)
-    assert [there.is_another(again, NOW + half / 2) for half in range(1, 5)] == [True] * 3 + [False]
-    assert there.seen(again, NOW + 2.0) is Change.RESTARTED
-    assert {there.seen(again, NOW + half / 2) for half in range(5, 12)} == {Change.NONE}
+    assert [there.is_another(again, NOW + half / 2) for half in range(1, 6)] == [True] * 4 + [False]
+    assert there.seen(again, NOW + 2.5) is Change.RESTARTED
+    assert {there.seen(again, NOW + half / 2) for half in range(6, 12)} == {Change.NONE}
 
 
 def test_a_device_that_two_run_is_told_once_until_the_second_has_been_silent() -> None:
