@@ -187,7 +187,8 @@ class Beat:
     """A heartbeat. ``queued``: queries here; ``busy_s``: of all executors since the last; ``poison``: (app, digest) of
     what ends executors.
 
-    ``late``: seconds by which the event loop woke late; ``ended``: what became of queries here since the last.
+    ``late``: seconds by which the event loop woke late; ``ended``: what became of queries here since the last;
+    ``stands_by``: plans count on another worker of the device, and what it has is for that one to say.
     """
 
     seen: DeviceSeen
@@ -198,6 +199,7 @@ class Beat:
     poison: tuple[tuple[str, str], ...]
     late: float
     ended: tuple[EndsCounted, ...]
+    stands_by: bool = False
 
 
 Executing = LoadVariant | ReloadVariant | RestartExecutor | UnloadVariant

@@ -310,14 +310,14 @@ class DeviceCore:
         if self._after:
             seen = replace(seen, after=self._after)
         cut = self._slices.recutting
-        if cut is not None:
+        if cut is not None and not beside:
             seen = replace(seen, slices=cut.slices, fault=cut.fault, fault_epoch=cut.fault_epoch)
         epoch = self._plan.epoch if self._plan is not None else NO_EPOCH
         reports = () if beside else self._slices.reports(now, actions)
         busy_s = sum([part.times.take_busy() / len(part.executors) for part in parts])
         poison = self._slices.poison.all(now)
         ended = self._ended.take()
-        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended))
+        actions.append(Beat(seen, epoch, len(self._slices.held), busy_s, reports, poison, late, ended, bool(beside)))
         self._say_who_stands_by(beside, actions)
         if self._instances is not None and not beside:
             actions += self._instances.ended(now) if leaving else self._instances.reported(reports, now)

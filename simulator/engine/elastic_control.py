@@ -148,7 +148,7 @@ class ElasticControl:
         self._inner.heard(event, now)
         if isinstance(event, DemandCounted | InstanceRead | VariantWanted):
             self._tell(event, now)
-        elif isinstance(event, Beat):
+        elif isinstance(event, Beat) and not event.stands_by:
             seen = event.seen
             used = min(1.0, event.busy_s / self._model.heartbeat)
             variants = tuple(variant for part in event.slices for variant in part.loaded)

@@ -160,6 +160,8 @@ class CapacityStage:
         if record.value is None:
             return
         beat = control.decode_heartbeat(record.value)
+        if beat.stands_by:
+            return
         seen = beat.seen
         self._tell(WorkerReported(seen.device, seen.type, beat.utilisation, beat.queued, beat.variants, seen.leaving))
 

@@ -448,5 +448,6 @@ class WorkerStage:
             ended=said.ended,
             slices=tuple(control.SliceState(p.slice, p.rows, p.busy_for, p.age, p.overdue, p.margins) for p in parts),
             poison=said.poison,
+            stands_by=said.stands_by,
         )
         self._post(self._topics.devices_metrics, control.encode_heartbeat(beat), self.device.name)

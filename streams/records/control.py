@@ -56,6 +56,7 @@ class Heartbeat:
     ``queued``: queries waiting; ``variants``: loaded ones; ``measured``: batches timed since the last heartbeat;
     ``observed``: what became of queries under selection tables since then; ``ended``: of all, by app; ``poison``: app
     and digest of what queries held that ended executors. ``late``: seconds by which its event loop woke late.
+    ``stands_by``: another worker runs the device, and what it has is for that one to say.
     """
 
     seen: DeviceSeen
@@ -70,6 +71,7 @@ class Heartbeat:
     poison: tuple[tuple[str, str], ...] = ()
     late: float = 0.0
     ended: tuple[EndsCounted, ...] = ()
+    stands_by: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

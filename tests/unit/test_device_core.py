@@ -325,11 +325,11 @@ def test_who_stands_by_speaks_for_itself_alone_and_goes_unsaid() -> None:
     world = World()
     world.plan((("a", "a-large", BIG),), incarnations={"gpu0": "gpu0.9"})
     told = beats(world)
-    assert (told.seen.incarnation, told.slices) == ("gpu0.1", ())
+    assert (told.seen.incarnation, told.seen.slices, told.slices, told.stands_by) == ("gpu0.1", (), (), True)
     assert world.tell(Leaving()) == [] == world.tell(BeatDue())
     gone = serving()
     (last,) = of(Beat, gone.tell(Leaving()))
-    assert isinstance(last, Beat) and last.seen.leaving and last.slices
+    assert isinstance(last, Beat) and last.seen.leaving and last.slices and not last.stands_by
 
 
 def test_who_joins_again_tells_after_whom() -> None:

@@ -137,6 +137,8 @@ class LiveView:
     def beat(self, beat: Heartbeat) -> None:
         """A device told of itself."""
         name = beat.seen.device
+        if beat.stands_by:
+            return
         if beat.seen.leaving:
             self._beats.pop(name, None)
             return

@@ -50,6 +50,13 @@ async def states(run: Running) -> list[str]:
     return [one.state for one in said if one.subject == f"device:{DEVICE}"]
 
 
+async def heartbeats(run: Running) -> list[control.Heartbeat]:
+    """Of all its workers."""
+    partition = TopicPartition(run.topics.devices_metrics, 0)
+    records = [r async for r in read_results(run.broker, [partition], follow=False) if r.value]
+    return [beat for beat in (control.decode_heartbeat(r.value) for r in records) if beat.seen.device == DEVICE]
+
+
 async def offer(run: Running, seconds: float) -> list[str]:
     asked = []
     for _ in range(round(seconds * 20)):
@@ -71,6 +78,7 @@ async def test_the_second_of_a_device_stands_by_says_so_and_answers_nothing_twic
             await run.settled()
             assert len(await counted_on(run)) == 1
             assert {"contested", "stands_by"} <= set(await states(run))
+            assert len({(beat.seen.incarnation, beat.stands_by) for beat in (await heartbeats(run))[-10:]}) == 2
             first.cancel()
             asked += await offer(run, 10.0)
             report = await run.settled()

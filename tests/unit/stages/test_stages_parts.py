@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 import pytest
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
-from sluicegate.domain.events import Ticked
+from sluicegate.domain.events import DeviceSeen, Ticked
 from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.executors.drivers.worker_drivers import WorkerTasks
@@ -15,6 +15,7 @@ from sluicegate.planner.capacity.events import (
     CapacityEvent,
     Start,
     Stop,
+    WorkerReported,
     WorkerStarted,
     WorkerStopped,
 )
@@ -38,7 +39,7 @@ from sluicegate.streams.ports import (
     TopicSpec,
     Written,
 )
-from sluicegate.streams.records import codec
+from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 from tests.harness import PATIENCE_S
 
@@ -334,6 +335,9 @@ async def test_a_stage_that_ends_when_all_are_stopped_has_not_failed() -> None:
     assert good.stopped
 
 
+async def no_worker(device: str, stop: asyncio.Event) -> None: ...
+
+
 class BrokenWorkers(WorkerTasks):
     """Raises what no driver should."""
 
@@ -361,14 +365,39 @@ async def test_a_rule_of_capacity_is_told_of_calls_that_failed_whatever_they_rai
                 stop.set()
         return []
 
-    async def serve(device: str, stop: asyncio.Event) -> None: ...
-
     connections = Connections(broker=broker, producer=broker.producer(), topics=topics, clock=SystemClock())
-    stage = CapacityStage("scaler", connections, handle, driver=BrokenWorkers(serve), period=0.01)
+    stage = CapacityStage("scaler", connections, handle, driver=BrokenWorkers(no_worker), period=0.01)
     async with asyncio.timeout(PATIENCE_S):
         await stage.run(stop)
     assert told[0] == WorkerStarted("s0", ok=False)
     assert WorkerStopped("s0") in told
+    await broker.close()
+
+
+async def test_a_rule_of_capacity_hears_of_a_device_only_from_the_worker_that_runs_it() -> None:
+    broker, topics, stop = MemoryBroker(), Topics("t"), asyncio.Event()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    told: list[int] = []
+
+    def handle(event: CapacityEvent, now: float) -> Sequence[CapacityAction]:
+        if isinstance(event, WorkerReported):
+            told.append(event.queued)
+            stop.set()
+        return []
+
+    producer = broker.producer()
+    await producer.start()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=SystemClock())
+    stage = CapacityStage("scaler", connections, handle, driver=BrokenWorkers(no_worker), period=0.01)
+    running = asyncio.create_task(stage.run(stop))
+    async with asyncio.timeout(PATIENCE_S):
+        while not running.done():
+            for queued, stands_by in ((3, True), (7, False)):
+                seen = DeviceSeen("d0", "cpu", f"i{queued}")
+                beat = control.Heartbeat(seen=seen, at=9.0, queued=queued, stands_by=stands_by)
+                await producer.send(topics.devices_metrics, control.encode_heartbeat(beat), key=b"d0")
+            await asyncio.sleep(0.01)
+    assert set(told) == {7}
     await broker.close()
 
 

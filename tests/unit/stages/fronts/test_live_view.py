@@ -47,6 +47,14 @@ def plan(number: int, **why: Any) -> Plan:
     return Plan(epoch=Epoch(1, number), created=NOW, placements=placed, reason=f"reason {number}", **why)
 
 
+def test_a_worker_that_stands_by_is_not_taken_for_the_one_that_serves() -> None:
+    seen = view()
+    seen.beat(beat(queued=7, utilisation=0.5))
+    seen.beat(beat(queued=0, stands_by=True))
+    (device,) = seen.snapshot(NOW)["devices"]
+    assert (device["queued"], device["utilisation"]) == (7, 0.5)
+
+
 def test_the_misses_that_promised_streams_have_left_are_shown_the_least_of_the_last_ten_seconds() -> None:
     promise = Promise(max_consecutive=3, weakly_hard=(WeaklyHard(2, 10),))
     apps = {"toy": App(name="toy", slo=0.1, promise=promise), "plain": App(name="plain", slo=0.1)}
