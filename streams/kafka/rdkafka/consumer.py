@@ -111,6 +111,8 @@ class RdkafkaConsumer:
         self._raise_failure()
         if self._inner is None:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+        for tp in tuple(self._fetcher.doubted):  # first: where that fails, nothing was taken yet
+            await self._out_of_range(tp)
         await self._fetcher.fetched(wait, max_records)
         self._raise_failure()
         now = asyncio.get_running_loop().time()
@@ -118,8 +120,6 @@ class RdkafkaConsumer:
             await self._stood_still()
         self._last_read = now
         records = self._fetcher.taken(max_records)
-        for tp in tuple(self._fetcher.doubted):
-            await self._out_of_range(tp)
         if records:
             self._next_read = now + self._settings.gather
         return records
@@ -243,15 +243,19 @@ class RdkafkaConsumer:
 
     async def _out_of_range(self, place: TopicPartition) -> None:
         """Its position lies before the beginning, or behind the end: go on where something is."""
-        since = self._fetcher.doubted.pop(place)
+        doubted = self._fetcher.doubted
+        since = doubted.get(place)
+        if since is None:  # given up while another was looked up
+            return
         inner = self._started()
         first, last = await self._answer(self._do(lambda: _bounds_of(inner, place, self._settings.request_timeout)))
-        if place not in self._fetcher.held:
+        if doubted.get(place) != since:  # given up meanwhile
             return
         at = self._fetcher.position(place)
         if at > last and time.monotonic() < since + _DOUBT_S:
-            self._fetcher.doubted[place] = since
-        elif first <= at <= last:
+            return
+        del doubted[place]
+        if first <= at <= last:
             self._fetcher.fetch_again(place)
         else:
             log.warning("%s/%d has nothing at %d any more: %d to %d", *place, at, first, last)

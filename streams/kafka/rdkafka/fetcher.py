@@ -79,6 +79,7 @@ class Fetcher:
         self._inner = self._reading = None
         self._at.clear()
         self._left.clear()
+        self.doubted.clear()
 
     # Which partitions.
 
