@@ -117,7 +117,12 @@ class RdkafkaConsumer:
         self._raise_failure()
         now = asyncio.get_running_loop().time()
         if self._reads.shared and now - self._last_read - wait > 0.5 * self._settings.session_timeout:
-            await self._stood_still()
+            try:
+                await self._stood_still()
+            except BrokerError as error:
+                log.warning("the group could not be asked (%s)", error)
+                await asyncio.sleep(wait)
+                return []
         self._last_read = now
         records = self._fetcher.taken(max_records)
         if records:
@@ -263,7 +268,7 @@ class RdkafkaConsumer:
 
     async def _stood_still(self) -> None:
         """Whether the group still knows this member; otherwise what was fetched is dropped, and read again if it is
-        ours."""
+        ours. Raises BrokerError where nobody says so."""
         inner = self._started()
         identity = await self._answer(self._do(inner.consumer_group_metadata))
         if identity == self._identity and await self._answer(asked(self._servers, self._settings, self._is_member)):

@@ -138,3 +138,26 @@ async def test_where_bounds_are_not_told_what_was_read_is_handed_out_and_they_ar
             library.silent = failures < 2
     await consumer.stop()
     assert (offsets(records, KEPT), offsets(records, CUT), failures) == ([0, 1, 2], [2], 2)
+
+
+async def test_a_member_that_cannot_ask_whether_it_is_one_hands_out_nothing_until_it_can(
+    library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[bool | Exception] = [True, KafkaException(KafkaError(KafkaError._TRANSPORT)), TimeoutError()]
+
+    async def asked(*_: object) -> bool:
+        answer = answers.pop() if answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(rdkafka, "asked", asked)
+    consumer = consumer_of(Subscription(topics=("t",), group="g"), session_timeout=0.0)  # it always stood still
+    await consumer.start()
+    records: list[Record] = []
+    for _ in range(TRIES):
+        records += await consumer.get_many(wait=0.0)
+        assert not records or not answers
+    await consumer.stop()
+    assert (offsets(records, KEPT), offsets(records, CUT)) == ([0, 1, 2], [0, 1, 2])
+    assert caplog.text.count("could not be asked") == 2
