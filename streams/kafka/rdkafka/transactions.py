@@ -10,7 +10,8 @@ unless the old one can go on. One thread at a time waits for a client.
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -134,9 +135,11 @@ class RdkafkaTransactions:
         fates: dict[int, KafkaError],
     ) -> None:
         patience = self._settings.request_timeout
+        until = time.monotonic() + patience
         inner.begin_transaction()
         for i, letter in enumerate(letters):
-            inner.produce(
+            produce = partial(
+                inner.produce,
                 letter.topic,
                 letter.value,
                 letter.key,
@@ -145,6 +148,7 @@ class RdkafkaTransactions:
                 timestamp=0 if letter.timestamp is None else round(1e3 * letter.timestamp),
                 headers=list(letter.headers) if letter.headers else None,
             )
+            _once_there_is_room(inner, produce, until)
         moved = [KafkaPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
         inner.send_offsets_to_transaction(moved, self._member(group), patience)
         inner.commit_transaction(patience)
@@ -198,6 +202,19 @@ class RdkafkaTransactions:
         told = [(i, self._limits.excess(one.topic, one.key, one.value, one.headers)) for i, one in enumerate(letters)]
         if refused := [(i, excess) for i, excess in told if excess is not None]:
             raise LettersTooLargeError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
+
+
+def _once_there_is_room(inner: Any, produce: Callable[[], None], until: float) -> None:
+    """Call ``produce`` once the queue of ``inner`` has room. Raises KafkaException where it has none by ``until``
+    (monotonic seconds)."""
+    while True:
+        try:
+            return produce()
+        except BufferError:
+            left = until - time.monotonic()
+            if left <= 0.0:
+                raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from None
+            inner.poll(left)
 
 
 def _noted(fates: dict[int, KafkaError], number: int, error: KafkaError | None, message: Any) -> None:
