@@ -102,7 +102,7 @@ class KafkaProducer:
         if (excess := self._limits.excess(topic, key, value, headers)) is not None:
             raise InvalidInputError("record", excess)
         if self._renewal is not None:
-            await asyncio.shield(self._renewal)
+            await asyncio.wait([self._renewal])
         inner = self._inner
         if inner is None:
             raise ConfigurationError("this producer is not started (or stopped): await start() before send()")
@@ -148,11 +148,15 @@ class KafkaProducer:
 
     async def stop(self) -> None:
         """Flush and disconnect; what is not acknowledged within the stop timeout fails."""
-        if self._renewal is not None:
-            await asyncio.gather(self._renewal, return_exceptions=True)
+        until = asyncio.get_running_loop().time() + self._settings.stop_timeout
+        if pending := [*self._tasks, *([self._renewal] if self._renewal is not None else [])]:
+            await asyncio.wait(pending, timeout=self._settings.stop_timeout)
         inner, self._inner = self._inner, None
+        if self._renewal is not None:  # no broker answers
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
         if inner is not None:
-            await self._stop(inner)
+            await self._stop(inner, until - asyncio.get_running_loop().time())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -193,11 +197,11 @@ class KafkaProducer:
             raise DeliveryError("another client takes the place of the one that was asked")
         return task.result()
 
-    async def _stop(self, inner: Any) -> None:
+    async def _stop(self, inner: Any, within: float) -> None:
         for task in self._asking.pop(inner, ()):
             task.cancel()
         stopping = asyncio.create_task(inner.stop())
-        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
+        done, _ = await asyncio.wait([stopping], timeout=max(0.0, within))
         if not done:
             # The client retries without an end: ending its sender and giving up its batches lets it go.
             inner._sender.sender_task.cancel()
@@ -243,7 +247,7 @@ class KafkaProducer:
         inner = None
         try:
             if self._renewal is not None:
-                await asyncio.shield(self._renewal)
+                await asyncio.wait([self._renewal])
             inner = self._inner
             if inner is None:
                 raise DeliveryError(f"{topic}: the producer was stopped")
@@ -263,7 +267,9 @@ class KafkaProducer:
 
     def _renew(self, failed: Any, error: BaseException) -> None:
         """Put a new client in the place of one whose sequence numbers are broken, unless that is under way."""
-        if self._renewal is None and self._inner is failed and not getattr(error, "retriable", False):
+        if failed is None or self._inner is not failed:  # stopped, or replaced already
+            return
+        if self._renewal is None and not getattr(error, "retriable", False):
             log.warning("producer of %s begins anew after: %s", self._servers, error)
             self._renewal = asyncio.create_task(self._replace(failed))
 
@@ -279,7 +285,7 @@ class KafkaProducer:
                     pause = min(2 * pause, 2.0)
         finally:
             self._renewal = None
-        await self._stop(failed)
+        await self._stop(failed, self._settings.stop_timeout)
 
 
 async def _send(inner: Any, sending: _Sending) -> Any:

@@ -1,0 +1,110 @@
+"""A producer of Apache Kafka that is stopped while another client is to take the place of one that writes no more."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, OutOfOrderSequenceNumber
+
+from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka import producer as module
+from sluicegate.streams.kafka.producer import KafkaProducer
+from sluicegate.streams.kafka.topic_limits import Limits
+from sluicegate.streams.ports import DeliveryError, Written
+
+pytestmark = pytest.mark.virtual
+
+SETTINGS = KafkaSettings(stop_timeout=10.0)
+
+
+class Kafka:
+    """Makes clients. While it is ``away``, they are refused, or hang."""
+
+    def __init__(self) -> None:
+        self.away = ""
+        self.clients: list[Client] = []
+
+    def client(self, **_: Any) -> "Client":
+        self.clients.append(Client(self))
+        return self.clients[-1]
+
+    async def answer(self) -> None:
+        while self.away == "hangs":
+            await asyncio.sleep(0.1)
+        if self.away:
+            raise KafkaConnectionError("nobody is here")
+
+
+class Client:
+    """Stands for aiokafka's producer."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self.client = self.cluster = self
+        self.fates: list[asyncio.Future[Any]] = []
+        self._message_accumulator = SimpleNamespace(_batches={})
+
+    async def bootstrap(self) -> None: ...
+
+    async def force_metadata_update(self) -> bool:
+        return True
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
+    async def start(self) -> None:
+        await self._kafka.answer()
+
+    async def send(self, *_: object) -> "asyncio.Future[Any]":
+        self.fates.append(asyncio.get_running_loop().create_future())
+        if not self._kafka.away:
+            self.fates[-1].set_result(SimpleNamespace(partition=0, offset=7))
+        return self.fates[-1]
+
+    async def stop(self) -> None: ...
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    made = Kafka()
+    monkeypatch.setattr(module, "AIOKafkaProducer", made.client)
+    return made
+
+
+async def renewing(kafka: Kafka, away: str) -> "tuple[KafkaProducer, asyncio.Future[Written]]":
+    """A producer that sends a record again once there is another client, and the record's fate."""
+    producer = KafkaProducer("here:1", SETTINGS, Limits(SETTINGS))
+    await producer.start()
+    kafka.away = away
+    written = await producer.send("t", b"sent")
+    kafka.clients[0].fates[0].set_exception(OutOfOrderSequenceNumber())
+    await asyncio.sleep(1.0)
+    return producer, written
+
+
+@pytest.mark.parametrize("away", ["refuses", "hangs"])
+async def test_where_no_broker_answers_it_stops_in_time_and_what_waits_is_told(kafka: Kafka, away: str) -> None:
+    producer, written = await renewing(kafka, away)
+    waiting = asyncio.create_task(producer.send("t", b"waits"))
+    await asyncio.sleep(0.0)
+    async with asyncio.timeout(SETTINGS.stop_timeout + 1.0):
+        await producer.stop()
+        with pytest.raises(DeliveryError, match="stopped"):
+            await written
+        with pytest.raises(ConfigurationError, match="stopped"):
+            await waiting
+    kafka.away = ""
+    begun = len(kafka.clients)
+    await asyncio.sleep(60.0)
+    assert len(kafka.clients) == begun, "nothing connects for who was stopped"
+
+
+async def test_what_the_next_client_can_still_write_before_the_stop_it_writes(kafka: Kafka) -> None:
+    producer, written = await renewing(kafka, "refuses")
+    stopping = asyncio.create_task(producer.stop())
+    await asyncio.sleep(5.0)
+    kafka.away = ""
+    await stopping
+    assert (await written).offset == 7
