@@ -308,20 +308,22 @@ class KafkaConsumer:
         return {TopicPartition(*tp): None if held is None else int(held.offset) for tp, held in found.items()}
 
     async def stop(self) -> None:
-        """Leave the group and disconnect, within a bound."""
+        """Leave the group and disconnect, within a bound; at once where this is cancelled."""
         inner, self._inner = self._inner, None
         self._on_stop(self)
         if inner is None:
             return
         self._held = frozenset()
         stopping = asyncio.create_task(inner.stop())
-        done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
-        if not done:
-            log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._reads.partitions)
+        try:
+            done, _ = await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
+            if not done:
+                log.warning("a consumer of %s did not stop in time", ", ".join(self._topics) or self._reads.partitions)
+        finally:
             stopping.cancel()
-        results: list[object] = await asyncio.gather(stopping, return_exceptions=True)
-        if results[0] is not None:
-            await cut_off(inner)
+            results: list[object] = await asyncio.gather(stopping, return_exceptions=True)
+            if results[0] is not None:
+                await cut_off(inner)
 
     async def _revoked(self) -> None:
         """Give all up. No fetch outlasts this: one that did could bring records of what is assigned next, and move its
