@@ -3,7 +3,6 @@
 What a record leads to is one letter: a result, a dead letter, or the query itself on its way back to the routers.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from sluicegate.domain.plan import NO_EPOCH
 from sluicegate.domain.query import Query, QueryKey
 from sluicegate.policies.serving.device_actions import Answer, End
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.exactly_once import Instead
 from sluicegate.stages.runtime.outbox import Outbox
@@ -42,7 +42,8 @@ class _Came:
 
 
 class Answers:
-    """Of ``device``. ``policy``: the batching rule's name. ``intake``: what the records are read by, while they are."""
+    """Of ``device``. ``policy``: the batching rule's name. ``intake``: what the records are read by, while they are.
+    ``failed`` is told what keeping a result fails of, unless the store says so itself."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Answers:
         topics: Topics,
         telemetry: Telemetry,
         objects: WorkerObjects,
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.intake: Intake | None = None
         self._device = device
@@ -66,7 +68,7 @@ class Answers:
         self._meters, self._tracing = telemetry.meters, telemetry.tracing
         self._came: dict[Query, _Came] = {}
         self._objects = objects
-        self._keeping: dict[asyncio.Task[None], None] = {}
+        self._keeping = BackgroundTasks(self._stage, failed)
 
     def registered(self, served: Catalogue) -> None:
         """Other apps or variants are served from now on; the catalogue handed at the start knows them already."""
@@ -140,7 +142,7 @@ class Answers:
         """Others answer all that was read."""
         for query in tuple(self._came):
             self._pop(query)
-        self._stop_keeping()
+        self._keeping.cancel()
         if self._tracing is not None:
             self._tracing.abandon()
         if self.intake is not None:
@@ -148,12 +150,8 @@ class Answers:
 
     async def close(self) -> None:
         """Nothing more is kept in the object store."""
-        await asyncio.gather(*self._stop_keeping(), return_exceptions=True)
-
-    def _stop_keeping(self) -> "tuple[asyncio.Task[None], ...]":
-        for task in self._keeping:
-            task.cancel()
-        return tuple(self._keeping)
+        self._keeping.cancel()
+        await self._keeping.over()
 
     def answered(self, answer: Answer) -> None:
         """Queries of a batch were answered."""
@@ -246,9 +244,7 @@ class Answers:
 
         def instead(error: InvalidInputError) -> Letter | None:
             if self._objects.keeps_results and came.outputs:
-                keeping = asyncio.create_task(self._keep(came, outcome, carried, error))
-                self._keeping[keeping] = None
-                keeping.add_done_callback(lambda task: self._keeping.pop(task, None))
+                self._keeping.begin(self._keep(came, outcome, carried, error))
                 return None
             told = InvalidInputError(error.field, f"{error.problem}; objects.results, where set, keeps larger ones")
             return self._failed(outcome, Reason.RESULT_TOO_LARGE, told, carried)

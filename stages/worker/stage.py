@@ -132,6 +132,7 @@ class WorkerStage:
             topics=self._topics,
             telemetry=ports.telemetry,
             objects=WorkerObjects(ports.objects),
+            failed=self.failed,
         )
         self._served = ServedApps(self._broker, self._topics, catalogue.apps)
         self._wakes = Wakes(self._clock)
