@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from sluicegate.domain.clock import Clock
 from sluicegate.domain.errors import InvalidInputError, SluiceError
+from sluicegate.stages.runtime.background_tasks import BackgroundTasks
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.topics import Topics
 
@@ -28,6 +29,7 @@ class WorkTopics:
         self._there: frozenset[str] = frozenset()
         self._looked = float("-inf")
         self._looking: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("work topics")
 
     def lacking(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Those of ``devices`` that have none, as far as is known. Raises InvalidInputError for what names none."""
@@ -64,7 +66,7 @@ class WorkTopics:
     def look_soon(self, then: Callable[[], None] = lambda: None) -> None:
         """Look them up beside what is done now, and call ``then``; calls close together are one look, of the first."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._wait_and_look(then))
+            self._looking = self._tasks.begin(self._wait_and_look(then))
 
     async def _wait_and_look(self, then: Callable[[], None]) -> None:
         await asyncio.sleep(max(0.0, self._looked + _EVERY - self._clock.monotonic()))
@@ -73,6 +75,5 @@ class WorkTopics:
 
     async def close(self) -> None:
         """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.over()

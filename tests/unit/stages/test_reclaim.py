@@ -265,3 +265,33 @@ async def test_a_work_topic_is_gone_where_the_broker_says_so_now(monkeypatch: py
     assert not works.lacking(["d1"]), "as it was when it was looked up"
     assert await works.gone("d1") and not await works.gone("d0")
     await broker.close()
+
+
+@pytest.mark.virtual
+async def test_a_look_that_fails_of_a_defect_is_told_of_and_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, topics = MemoryBroker(), Topics("t")
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    works = WorkTopics(broker, topics, SystemClock())
+    admin = broker.admin()
+    topics_of = admin.topics
+
+    async def broken() -> frozenset[str]:
+        raise ZeroDivisionError("a defect")
+
+    def then_broken() -> None:
+        raise ZeroDivisionError("another defect")
+
+    monkeypatch.setattr(broker, "admin", lambda: admin)
+    monkeypatch.setattr(admin, "topics", broken)
+    works.look_soon()
+    await asyncio.sleep(1.5)
+    assert "work topics: a defect" in caplog.text
+    monkeypatch.setattr(admin, "topics", topics_of)
+    works.look_soon(then_broken)
+    await asyncio.sleep(1.5)
+    assert "work topics: another defect" in caplog.text
+    assert not works.lacking(["d0"])
+    await works.close()
+    await broker.close()
