@@ -4,12 +4,12 @@ Rules. Each record leads to one letter, or to the one that is to be said instead
 at once or later; those behind it wait. One that repeats another leads to none. A letter whose topic does not exist (any
 more) cannot wait for it, as all behind it would: what is said instead goes elsewhere, at last to the dead letters.
 Letters of the contiguous prefix of answered records are written at once with the offset behind them, then their records
-are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it.
-Partitions do not wait for each other. One begins with its transactions' id, which fences whoever had it before, and
-only then with the committed offset; where the broker is not ready for that, it is tried again for ``patience`` seconds.
-Once it is fenced here, nothing more of it is written: its records are another's. Where it is not known whether a
-transaction was written (its answer was lost), the committed offset says so, once the transactions have begun anew,
-which ends what was left open.
+are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it,
+or ``_MOST_BYTES``. Partitions do not wait for each other. One begins with its transactions' id, which fences whoever
+had it before, and only then with the committed offset; where the broker is not ready for that, it is tried again for
+``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are another's. Where it is not
+known whether a transaction was written (its answer was lost), the committed offset says so, once the transactions have
+begun anew, which ends what was left open.
 """
 
 import asyncio
@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 _MOST = 1000
 """Letters in one transaction."""
+_MOST_BYTES = 64 << 20
+"""Of them, unless it is one: a transaction that takes longer than it may is undone, and would be tried for ever."""
 
 
 def transactional_id(group: str, partition: TopicPartition) -> str:
@@ -85,11 +87,16 @@ class _Lane:
 
     def due(self) -> list[_Answer]:
         """The prefix that is answered; alone, where one of several was refused for its size."""
-        found = []
+        found: list[_Answer] = []
+        size = 0
         most = 1 if self.order and self.order[0] < self.alone_below else _MOST
         for offset in islice(self.order, most):
             answer = self.answers.get(offset)
             if answer is None:
+                break
+            if answer.letter is not None:
+                size += len(answer.letter.value or b"")
+            if size > _MOST_BYTES and found:
                 break
             found.append(answer)
         return found

@@ -415,3 +415,29 @@ async def test_partitions_do_not_wait_for_each_other_and_what_waits_is_written_t
     assert written[slow] == [[b"0"], [b"1", b"2"]]
     stop.set()
     await reading
+
+
+async def test_what_is_large_is_not_written_together_without_a_bound() -> None:
+    """A transaction that takes longer than it may is undone, and would be tried again for ever."""
+    broker = MemoryBroker()
+    await broker.admin().create_topics([TopicSpec(name="in"), TopicSpec(name="out")])
+    go, written = asyncio.Event(), dict[TopicPartition, list[list[bytes]]]()
+    once = ExactlyOnce(lambda name: Held(name, go, written), "group")
+    outbox = Outbox(broker.producer())
+    sizes = [100 << 20, 1, 30 << 20, 30 << 20, 30 << 20, 1, 1 << 20, 100 << 20]
+
+    async def answer(records: Sequence[Record]) -> None:
+        for record in records:
+            intake.answer(record, outbox, Letter("out", bytes(sizes[record.offset])))
+
+    intake = Intake(lambda it: broker.consumer(topics=["in"], group="group", listener=it), exactly_once=once)
+    stop = asyncio.Event()
+    reading = asyncio.create_task(intake.run(answer, stop))
+    await ask(broker, [b"%d" % number for number in range(len(sizes))])
+    await until(lambda: intake.in_flight == len(sizes))
+    go.set()
+    await until(lambda: intake.in_flight == 0)
+    stop.set()
+    await reading
+    together = [[len(value) for value in values] for values in written[SOURCE]]
+    assert together == [[100 << 20], [1, 30 << 20, 30 << 20], [30 << 20, 1, 1 << 20], [100 << 20]]
