@@ -171,7 +171,8 @@ class HttpStage:
             return refusal(415, f"content-type: {kind!a:.80}; send {' or '.join(TYPES)}")
         client = self._desk.client_of(request.remote, self._guard.client_of(request.path, given(request)) or "")
         self._desk.check_room(app, client)
-        body = await read_body(request, self._desk.max_body_bytes, self._access.body_s)
+        most, within = self._desk.max_body_bytes, self._access.body_s
+        body = await read_body(request, most, within, setting="admission.max_body_bytes")
         json_length = request.headers.get(codec.JSON_LENGTH_HEADER)
         version = request.match_info.get("version")
         asked = read_request(body, json_length, app)

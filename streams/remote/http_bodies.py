@@ -19,17 +19,18 @@ class BodyError(Exception):
         self.problem = problem
 
 
-async def read_body(request: web.Request, most: int, within: float) -> bytes:
+async def read_body(request: web.Request, most: int, within: float, *, setting: str = "") -> bytes:
     """The body: at most ``most`` bytes once unpacked, in at most ``within`` seconds. Raises BodyError.
 
-    No more is ever held.
+    No more is ever held. ``setting``: what says ``most``, where anything can be set.
     """
+    limit = f"at most {most}{setting and f' ({setting})'} are taken"
     encoding = ", ".join(request.headers.getall("Content-Encoding", ["identity"]))
     if encoding.lower() not in _ENCODINGS:
         raise BodyError(415, f"content-encoding: {encoding!a:.80} is not read; {ENCODINGS}")
     told = request.content_length
     if told is not None and told > most:
-        raise BodyError(413, f"body: {told} bytes; at most {most} are taken")
+        raise BodyError(413, f"body: {told} bytes; {limit}")
     parts: list[bytes] = []
     size = 0
     try:
@@ -37,7 +38,7 @@ async def read_body(request: web.Request, most: int, within: float) -> bytes:
             while part := await request.content.readany():
                 size += len(part)
                 if size > most:
-                    raise BodyError(413, f"body: over {size} bytes; at most {most} are taken")
+                    raise BodyError(413, f"body: over {size} bytes; {limit}")
                 parts.append(part)
     except TimeoutError:
         raise BodyError(408, f"body: not here within {within:g} s; send it faster, or less at once") from None

@@ -79,6 +79,21 @@ async def test_what_is_wrong_is_told_with_its_status(
         assert told in (await response.json())["error"]
 
 
+async def _in_chunks(sent: bytes) -> AsyncIterator[bytes]:
+    yield sent
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_who_sends_too_much_is_told_how_much_is_taken_and_which_setting_says_so(
+    front: tuple[Running, aiohttp.ClientSession], whole: bool
+) -> None:
+    _, session = front
+    sent = bytes(1_000_001)
+    async with session.post("/v2/models/toy/infer", data=io.BytesIO(sent) if whole else _in_chunks(sent)) as response:
+        assert response.status == 413
+        assert "1000001 bytes; at most 1000000 (admission.max_body_bytes) are taken" in await response.text()
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
