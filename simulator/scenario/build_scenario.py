@@ -159,6 +159,27 @@ def source_of(scenario: Scenario, catalogue: Catalogue, rng: Generator) -> Arriv
     return scenario.traces.open(_app_names(scenario, catalogue), rng, scenario.duration_s)
 
 
+def check_begins(scenario: Scenario, end: float) -> None:
+    """Raises ConfigurationError for what is said to begin once the arrivals are over, at ``end`` seconds."""
+    simulation, bought = scenario.simulation, scenario.procurement
+    begins = {
+        "simulation.failures": [one.at_s for one in simulation.failures],
+        "simulation.executor_failures": [one.at_s for one in simulation.executor_failures],
+        "simulation.stragglers": [one.at_s for one in simulation.stragglers],
+        "simulation.starved_hosts": [one.at_s for one in simulation.starved_hosts],
+        "planner.failures": [one.at_s for one in scenario.planner.failures],
+        "procurement.notices": [one.at_s for one in bought.notices] if bought is not None else [],
+        "registrations": [one.at_s for one in scenario.registrations],
+    }
+    for field, times in begins.items():
+        for number, at in enumerate(times):
+            if at >= end:
+                raise ConfigurationError(
+                    f"{field}.{number}.at_s: {at:g} is not before the end, {end:g} s: "
+                    "give an earlier time, or a longer duration_s"
+                )
+
+
 def catalogue_of(scenario: Scenario) -> Catalogue:
     """The catalogue, of the scenario's apps alone, with what they ask. Raises ConfigurationError."""
     whole = _read(scenario.catalogue, scenario.apps)

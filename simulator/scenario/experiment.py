@@ -24,7 +24,7 @@ from sluicegate.simulator.arrivals.sampling import ArrivalSource
 from sluicegate.simulator.bound import Bound, clairvoyant_bound
 from sluicegate.simulator.engine.engine import Engine
 from sluicegate.simulator.promise_watch import PromiseFigures
-from sluicegate.simulator.scenario.build_scenario import build, source_of
+from sluicegate.simulator.scenario.build_scenario import build, check_begins, source_of
 from sluicegate.simulator.scenario.scenario_fields import Scenario
 from sluicegate.simulator.scenario.scenario_file import overridden, scenario_of
 from sluicegate.simulator.time_series import Series, SeriesFold
@@ -130,6 +130,7 @@ def run_once(
     scenario = scenario.model_copy(update={"seed": seed})  # what else chance decides, as a market, goes by it too
     system = build(scenario, timer)
     source = arrivals_of(scenario, system.catalogue, seed)
+    check_begins(scenario, source.duration)
     series = SeriesFold() if with_series else None
     watch = _Watch(told, source.duration) if told is not None else None
     observers = [one for one in (series, watch) if one is not None]

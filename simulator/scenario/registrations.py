@@ -18,10 +18,11 @@ def registry_of(scenario: Scenario, catalogue: Catalogue) -> tuple[Registration,
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
     served = catalogue
     for name, spec in specs.items():
+        part = _part(catalogue, name, spec, f"apps.{name}")
         if not spec.at_start or spec.variants is not None:
-            served = served.replacing(name, _part(catalogue, name, spec, f"apps.{name}") if spec.at_start else None)
+            served = served.replacing(name, part if spec.at_start else None)
     found = [Registration(at=-inf, served=served)]
-    for number, change in enumerate(sorted(scenario.registrations, key=lambda one: one.at_s)):
+    for number, change in sorted(enumerate(scenario.registrations), key=lambda one: one[1].at_s):
         where = f"registrations.{number}"
         if change.app not in catalogue.apps:
             raise ConfigurationError(f"{where}.app: {change.app!r} is none of {', '.join(catalogue.apps)}")
@@ -40,7 +41,13 @@ def _part(catalogue: Catalogue, app: str, spec: AppAsks, where: str) -> Catalogu
     if unknown := sorted({*names} - known.keys()):
         raise ConfigurationError(f"{where}.variants: {unknown[0]!r} is none of {', '.join(known)}")
     profiles = [p for p in catalogue.profiles.values() if p.variant in names]
-    return Catalogue.of([asking(catalogue.apps[app], spec)], [known[name] for name in names], profiles)
+    asked = asking(catalogue.apps[app], spec)
+    part = Catalogue.of([asked], [known[name] for name in names], profiles)
+    if (least := asked.min_accuracy) > (best := part.best_accuracy(app)):
+        raise ConfigurationError(
+            f"{where}.min_accuracy: {least:g}, and its best variant has {best:.4g}: give that or less"
+        )
+    return part
 
 
 def asking(app: App, spec: AppAsks | None) -> App:

@@ -126,6 +126,9 @@ def test_a_wrong_setting_is_one_line(wrong: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+_LATER: list[dict[str, Any]] = [{"at_s": 5, "app": "a"}]
+
+
 def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
     return {section: {field: [{"at_s": 5, "until_s": 4, **what}]}}
 
@@ -190,6 +193,38 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
         ({"simulation": {"shared": ["nope"]}}, r"simulation.shared: no device is of type 'nope'; there are "),
         ({"slices": {"executors": {"nope:3g": 2}}}, r"slices.executors: no device is of type 'nope'"),
         ({"catalogue": {"format": "proteus-csv", "path": "/none", "options": {"x": 1}}}, "no such option"),
+        (
+            {"apps": {"a": {"slo_ms": 100, "min_accuracy": 0.91}}},
+            r"^apps.a.min_accuracy: 0.91, and its best variant has 0.9: give that or less$",
+        ),
+        (
+            {"apps": {"a": {"slo_ms": 100, "min_accuracy": 0.91, "at_start": False}}, "registrations": _LATER},
+            "^apps.a.min_accuracy: 0.91",
+        ),
+        ({"registrations": [{**_LATER[0], "min_accuracy": 0.95}]}, "^registrations.0.min_accuracy: 0.95, "),
+        (
+            {"simulation": {"failures": [{"device": "cpu0", "at_s": 1}, {"device": "cpu1", "at_s": 10}]}},
+            "^simulation.failures.1.at_s: 10 is not before the end, 10 s: give an earlier .*, or a longer duration_s$",
+        ),
+        ({"simulation": {"executor_failures": [{"device": "*", "at_s": 11}]}}, "simulation.executor_failures.0.at_s"),
+        ({"simulation": {"stragglers": [{"device": "*", "factor": 2, "at_s": 11}]}}, "simulation.stragglers.0.at_s"),
+        (
+            {"simulation": {"starved_hosts": [{"device": "*", "delay_ms": 2, "at_s": 11}]}},
+            "simulation.starved_hosts.0.at_s",
+        ),
+        ({"planner": {"failures": [{"planner": "planner0", "at_s": 11}]}}, "planner.failures.0.at_s"),
+        ({"registrations": [{**_LATER[0], "at_s": 11}]}, "registrations.0.at_s"),
+        ({"registrations": [{**_LATER[0], "at_s": 6}, {"at_s": 5, "app": "b"}]}, "^registrations.1.app: 'b'"),
+        (
+            {
+                "devices": [{"type": "cpu"}, {"type": "cpu", "spot": True}],
+                "procurement": {
+                    "on_demand_price": 1,
+                    "notices": [{"device": "cpu1", "at_s": 11, "deadline_s": 12}],
+                },
+            },
+            "procurement.notices.0.at_s",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_named(changes: dict[str, Any], said: str) -> None:
@@ -285,6 +320,23 @@ def test_systems_are_the_scenarios_or_policies_by_name() -> None:
         systems_of(document, ["quik"])
     with pytest.raises(ConfigurationError, match="twice"):
         systems_of(document, ["quick", "quick"])
+
+
+def test_the_least_accuracy_is_that_of_the_variants_that_are_registered() -> None:
+    known = [("small", 0.5), ("large", 0.9)]
+    variants = [{"name": name, "app": "a", "accuracy": x, "latency_ms": {"cpu": {1: 5}}} for name, x in known]
+    asked = {"slo_ms": 100, "min_accuracy": 0.6, "variants": ["small"]}
+    document = _document(catalogue={"variants": variants}, apps={"a": asked})
+    with pytest.raises(ConfigurationError, match=r"^apps.a.min_accuracy: 0.6, and its best variant has 0.5"):
+        build(scenario_of(document), lambda: 0.0)
+    for reached in ({"variants": ["large"]}, {"min_accuracy": 0.5}, {"variants": None}):
+        build(scenario_of(overridden(document, {"apps.a": reached})), lambda: 0.0)
+
+
+def test_what_lasts_beyond_the_end_may_begin_before_it() -> None:
+    lasting = {"device": "cpu0", "at_s": 1.9, "until_s": 30.0}
+    document = _document(duration_s=2, simulation={"failures": [lasting]})
+    assert run_once(scenario_of(document), 1, lambda: 0.0).summary.queries > 0
 
 
 def test_a_run_is_bounded_and_drawn_where_that_is_asked_for() -> None:
