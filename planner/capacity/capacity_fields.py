@@ -15,7 +15,9 @@ class LoadFields(BaseModel):
     are started.
 
     ``keep_alive_s``: for how long the largest number wanted is kept. ``headroom``: capacity over load. ``lead_s``:
-    seconds that a worker takes to serve. ``start_timeout_s``: silence after which one is started again.
+    seconds that a worker takes to serve. ``period_s``: between two looks at demand. A worker that is wanted no more is
+    ended once it hosts and holds nothing, ``settle_s`` after its device was withdrawn at the earliest and
+    ``patience_s`` after it at the latest. ``start_timeout_s``: silence after which one is started again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +48,10 @@ class LoadFields(BaseModel):
 
 class SpotFields(BaseModel):
     """Spot capacity. ``on_demand_price``: money an hour of a spot device's replacement; what it costs on spot is the
-    device's own price. Spot is granted with 1 - ``p_rev``; instances are up after ``boot_s``.
+    device's own price. Spot is granted with 1 - ``p_rev``; instances are up after ``boot_s``. ``mode``: whether on
+    demand stands in where spot is refused (hybrid). ``poll_s``: between two looks at notices and at what was ordered;
+    ``interval_s``: between two requests for spot, where a device runs on demand or (spot-only) has no instance.
+    ``settle_s``: that the worker of a withdrawn device is kept at least, for routers to switch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

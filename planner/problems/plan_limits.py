@@ -13,14 +13,7 @@ Loads = Literal["beside", "exclusive", "free"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLimits:
-    """What a plan may change and cost.
-
-    ``price``: accuracy (0..1) that a query which is not answered in time costs: the higher, the more capacity is kept
-    ready and the less is loaded. ``loads``: what a device does meanwhile. ``max_loads``: slices that serve now and may
-    be loaded anew (empty ones may always be). ``money_weight``: accuracy that one unit of rent an hour is worth.
-    ``budget``: what the devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of what is served of
-    each strict demand that must be served by devices that are not spot, and so stays when spot devices are taken away.
-    """
+    """What a plan may change and cost, each as ``PlanLimitFields`` says."""
 
     price: float = 1.0
     loads: Loads = "beside"
@@ -31,7 +24,16 @@ class PlanLimits:
 
 
 class PlanLimitFields(BaseModel):
-    """The same as fields of settings, scenarios and problem files. ``loads``: left out, as the executor does."""
+    """What a plan may change and cost, in settings, scenarios and problem files alike.
+
+    ``price``: accuracy (0..1) that a query which is not answered in time costs: the higher, the more capacity is kept
+    ready and the less is loaded. ``loads``: what a device does while it loads: it serves (beside), stands still
+    (exclusive), or loads are taken to cost nothing (free); left out, what the executor does. ``max_loads``: slices that
+    serve now and may be loaded anew (empty ones may always be). ``money_weight``: accuracy that one unit of price an
+    hour is worth. ``budget``: what the devices in use may cost an hour in all. ``strict_on_demand``: part (0..1) of
+    what is served of each strict demand that must be served by devices that are not spot, and so stays when spot
+    devices are taken away.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -78,7 +78,7 @@ class EndpointSettings(Section):
 
 
 class FrontSettings(EndpointSettings):
-    """An inference front. ``clients_file``: lines of a client's name and its token, which opens ``/v2`` alone.
+    """Clients of a front. ``clients_file``: lines of a client's name and its token, which opens ``/v2`` alone.
 
     Who asks with one is the client ``/http/<name>`` (``/grpc/<name>``), with a share of its own, from any address.
     """

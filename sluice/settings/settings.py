@@ -51,9 +51,10 @@ Served = Annotated[str, Field(pattern=NAME)]
 class DeviceSettings(Section):
     """A device that this deployment has. ``type`` names its pool and must be profiled in the catalogue.
 
-    ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``cores``: what its executors are pinned
-    to (default: nothing). ``price``: money an hour. ``gpu``: which
-    GPU of its worker's machine it is, as ``sluice devices list`` numbers them.
+    ``memory_bytes``: that its models may take; 0: enough for anything. ``price``: money an hour. ``spot``: it can be
+    taken back (``procurement``). ``threads``: of a CPU worker, as its type was profiled with (``cpu2``: 2). ``cores``:
+    what its executors are pinned to (default: nothing). ``gpu``: which GPU of its worker's machine it is, as ``sluice
+    devices list`` numbers them.
     """
 
     name: Served
@@ -173,17 +174,21 @@ class WorkerSettings(Section):
 
 
 class PlannerSettings(LimitedPlannerChoice, Section):
-    """Settings of the planner (``PlannerChoice`` says which). Periods in seconds.
+    """Settings of the planner. Periods in seconds.
 
-    ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a system.
-    ``quantile``: of profiled latencies, that plans and elastic capacity count on (deadlines: ``worker.quantile``).
-    ``headroom``: factor on demand, the same for all apps (by default each app's own, from its variance).
+    ``period_s``: between two plans where nothing presses. ``device_timeout_s``: silence after which a device counts as
+    dead. ``lease_s``: silence of the leader after which another planner takes over, the same for all planners of a
+    system. ``quantile``: of profiled latencies, that plans and elastic capacity count on (deadlines:
+    ``worker.quantile``). ``headroom``: factor on demand, the same for all apps (by default each app's own, from its
+    variance).
     ``variants_per_device``: hosted at most on one device, where several pay (None: one; where there are more apps than
     devices, as many as it takes to host every app, by ``allocation`` on GPUs that stay as they are cut).
-    ``estimate``: of demand (alpha, window, z, headroom_floor, ...: ``DemandSettings``).
-    What a plan may change and cost: ``PlanLimits``. ``demand``: "plain" takes admission's counts as they come, "faust"
-    the windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these share the
-    work.
+    ``estimate``: of demand, by name: ``alpha``, the weight of a new second; ``z``, ``headroom_floor``,
+    ``headroom_cap``: headroom is 1 + z times the spread of demand, between the two; ``sharp``, ``sustained``: a burst
+    is a second, or two, with so many times what the plan covers, and ``window`` the seconds whose largest rate counts
+    then; ``min_qps``, the least demand that is estimated; ``queue_time``, ``dispersion_alpha``, ``dispersion_cap``,
+    ``tolerance``: how that spread is reckoned. ``demand``: "plain" takes admission's counts as they come, "faust" the
+    windows that stages ``demand`` make of them (kafka:// only); up to ``demand_partitions`` of these share the work.
     """
 
     period_s: Seconds = 10.0

@@ -40,7 +40,7 @@ class _Topics(Section):
 class RecordTopics(_Topics):
     """Topics whose records go after ``retention_s`` (null: never), in segments of an eighth of it unless it is said.
 
-    What is deleted before it was read has no outcome: leave room for the longest time that a stage may be away.
+    A query that is deleted before it was read has no outcome: leave room for the longest time that a stage may be away.
     """
 
     retention_s: Kept | None = DEFAULT_POLICIES.queries.retention_s

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,26 @@ def test_a_setting_is_found_by_its_name_or_variable_and_told_with_both(asked: st
     assert "http.port in the environment: SLUICE_HTTP__PORT" in told and "8080" in told
     (found,) = json.loads(CliRunner().invoke(app, ["describe", "settings", asked, "--json"]).stdout)["settings"]
     assert found == {"name": "http.port", "variable": "SLUICE_HTTP__PORT", "kind": "integer", "default": "8080"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "variable"),
+    [
+        ("devices.<n>.price", "number", "SLUICE_DEVICES"),
+        ("devices.<n>.cores", "list of integer", "SLUICE_DEVICES"),
+        ("promises.<app>.partitions", "integer", "SLUICE_PROMISES"),
+    ],
+)
+def test_what_stands_in_lists_and_mappings_of_sections_is_told_field_by_field(
+    asked: str, kind: str, variable: str
+) -> None:
+    register_all("describe")
+    (found,) = json.loads(CliRunner().invoke(app, ["describe", "settings", asked, "--json"]).stdout)["settings"]
+    assert (found["name"], found["kind"], found["variable"]) == (asked, kind, variable)
+
+
+def test_whoever_reads_the_page_is_sent_to_no_class() -> None:
+    assert not re.findall(r"\b[A-Z]\w*(?:Settings|Fields|Choice|Limits)\b", as_markdown())
 
 
 @pytest.mark.parametrize(
