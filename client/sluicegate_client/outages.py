@@ -1,9 +1,12 @@
-"""What aiokafka does many times a second while no broker answers, made seldom: to ask for metadata, to tell of it."""
+"""What aiokafka does while no broker answers, bounded: it asks for metadata and tells of it many times a second, and
+keeps what was sent without an end."""
 
 import asyncio
 import logging
 import time
 from typing import Any
+
+from aiokafka.errors import KafkaError
 
 LOGGERS = tuple(
     logging.getLogger(f"aiokafka{name}")
@@ -64,3 +67,35 @@ def refresh_seldom(client: Any) -> None:
         return asyncio.shield(waiting)
 
     client.force_metadata_update = seldom
+
+
+def give_up(producer: Any) -> int:
+    """Fail all that a producer still holds, whether it waits to be sent or to be acknowledged. Returns how many records
+    that are. Its sender must have ended."""
+    accumulator = producer._message_accumulator
+    waiting = [batch for batches in accumulator._batches.values() for batch in batches]
+    accumulator._pending_batches.update(waiting)  # each batch is taken out of there as it ends
+    count = sum(int(batch.record_count) for batch in accumulator._pending_batches)
+    accumulator.fail_all(KafkaError("the producer was stopped before it was acknowledged"))
+    see_given_up(producer)
+    return count
+
+
+def see_given_up(producer: Any) -> None:
+    """What batches that a producer gave up wait for: seen, so that the loop does not complain that nobody asked."""
+    for batches in producer._message_accumulator._batches.values():
+        for batch in batches:
+            if batch._drain_waiter.done():
+                batch._drain_waiter.exception()
+
+
+async def cut_off(consumer: Any) -> None:
+    """End what a client left behind: while the broker is away, its fetches may cancel the stop that cancels them."""
+    left = set(consumer._fetcher._pending_tasks) if consumer._fetcher is not None else set()
+    if consumer._coordinator is not None:
+        named = ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
+        left |= {task for name in named if (task := getattr(consumer._coordinator, name, None)) is not None}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await consumer._client.close()

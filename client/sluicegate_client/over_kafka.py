@@ -14,12 +14,16 @@ from aiokafka.helpers import create_ssl_context
 
 from sluicegate_client.errors import ClientError
 from sluicegate_client.log import Headers, Received
-from sluicegate_client.outages import refresh_seldom, speak_seldom
+from sluicegate_client.outages import cut_off, give_up, refresh_seldom, speak_seldom
 
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 16 << 20
 _RETRY = 0.5
+_STOPS = 5.0
+"""Seconds that a broker has to acknowledge what was sent, once the client is closed."""
+_LAST_WORDS = 1.0
+"""Seconds in which a client without connections ends what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +153,43 @@ class KafkaLog:
         self._tasks.append(asyncio.create_task(_read(consumer, heard)))
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, within a bound: who waits for what is not acknowledged by then is told."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        stopping = [consumer.stop() for consumer in self._consumers]
-        if self._producer is not None:
-            stopping.append(self._producer.stop())
-        await asyncio.gather(*stopping, return_exceptions=True)
+        await asyncio.gather(_stop_producer(self._producer), *map(_stop_consumer, self._consumers))
 
     def _options(self) -> dict[str, Any]:
         return {"bootstrap_servers": self._servers, "client_id": "sluicegate-client", **self._security.options()}
+
+
+async def _stop_consumer(consumer: Any) -> None:
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.wait([stopping], timeout=_STOPS)
+    stopping.cancel()
+    ended: list[object] = await asyncio.gather(stopping, return_exceptions=True)
+    if ended[0] is not None:
+        await cut_off(consumer)
+
+
+async def _stop_producer(producer: Any) -> None:
+    if producer is None:
+        return
+    stopping = asyncio.create_task(producer.stop())
+    done, _ = await asyncio.wait([stopping], timeout=_STOPS)
+    if not done:  # it tries without an end
+        stopping.cancel()
+        sender, client = producer._sender.sender_task, producer.client
+        sender.cancel()  # it still waits for the requests that are under way: they end with their connections
+        await client.close()
+        if client._md_update_fut is None:
+            client._md_update_fut = asyncio.get_running_loop().create_future()
+        if not client._md_update_fut.done():
+            client._md_update_fut.set_result(False)  # nobody looks for brokers any more
+        await asyncio.wait([sender], timeout=_LAST_WORDS)
+        count = give_up(producer)
+        log.warning("%d records were not acknowledged before the client was closed; they may be written", count)
+    await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def _read(consumer: Any, heard: Callable[[Received], None]) -> None:

@@ -125,11 +125,3 @@ def ask_beside_fetches(client: Any) -> None:
         return await send(node, request, **options)
 
     client.send = beside
-
-
-def see_given_up(inner: Any) -> None:
-    """What batches that a producer gave up wait for: seen, so that the loop does not complain that nobody asked."""
-    for batches in inner._message_accumulator._batches.values():
-        for batch in batches:
-            if batch._drain_waiter.done():
-                batch._drain_waiter.exception()

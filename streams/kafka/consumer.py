@@ -31,7 +31,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import ask_beside_fetches, close_what_it_begins_with, connection
 from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, headers_of, read_past_faults
-from sluicegate.streams.kafka.membership import Listener, StickyAssignor, cut_off
+from sluicegate.streams.kafka.membership import Listener, StickyAssignor
 from sluicegate.streams.kafka.stale_leaders import doubt_stale_leaders
 from sluicegate.streams.ports import (
     BrokerError,
@@ -42,6 +42,7 @@ from sluicegate.streams.ports import (
     Unreadable,
 )
 from sluicegate.streams.subscription import Subscription, check_partitions, check_topics
+from sluicegate_client.outages import cut_off
 
 log = logging.getLogger(__name__)
 

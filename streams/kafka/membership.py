@@ -4,7 +4,6 @@ Assignment is ``sluicegate.streams.memory.sticky_assignor``, sticky and determin
 shares its state between the consumers of one process and tells no generation.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -60,18 +59,6 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Any) -> None:
         """The client's name for it."""
         await self._assigned(assigned)
-
-
-async def cut_off(inner: Any) -> None:
-    """End what a client left behind: while the broker is away, its fetches may cancel the stop that cancels them."""
-    left = set(inner._fetcher._pending_tasks) if inner._fetcher is not None else set()
-    if inner._coordinator is not None:
-        named = ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task")
-        left |= {task for name in named if (task := getattr(inner._coordinator, name, None)) is not None}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await inner._client.close()
 
 
 def _held(user_data: bytes | None) -> frozenset[TopicPartition]:

@@ -22,14 +22,13 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import (
     close_what_it_begins_with,
     connection,
-    see_given_up,
     unreachable,
 )
 from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import DeliveryError, Headers, UnknownTopicError, Written
 from sluicegate.streams.topics import check_topic_name
-from sluicegate_client.outages import refresh_seldom
+from sluicegate_client.outages import give_up, refresh_seldom
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +205,7 @@ class KafkaProducer:
             # The client retries without an end: ending its sender and giving up its batches lets it go.
             inner._sender.sender_task.cancel()
             await asyncio.wait([stopping], timeout=self._settings.stop_timeout)
-            _give_up(inner)
+            give_up(inner)
         await asyncio.gather(stopping, return_exceptions=True)
 
     async def _partitions_of(self, inner: Any, topic: str) -> set[int]:
@@ -298,12 +297,3 @@ async def _send_alone(inner: Any, sending: _Sending) -> Any:
     batch = inner.create_batch()
     batch.append(key=sending.key, value=sending.value, timestamp=sending.milliseconds, headers=list(sending.headers))
     return await inner.send_batch(batch, sending.topic, partition=sending.partition or 0)
-
-
-def _give_up(inner: Any) -> None:
-    """Fail all that a client still holds, whether it waits to be sent or to be acknowledged."""
-    accumulator = inner._message_accumulator
-    waiting = [batch for batches in accumulator._batches.values() for batch in batches]
-    accumulator._pending_batches.update(waiting)  # each batch is taken out of there as it ends
-    accumulator.fail_all(KafkaError("the producer was stopped before it was acknowledged"))
-    see_given_up(inner)

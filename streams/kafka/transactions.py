@@ -31,7 +31,6 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import (
     close_what_it_begins_with,
     connection,
-    see_given_up,
     unreachable,
 )
 from sluicegate.streams.kafka.consumer import Counts
@@ -45,7 +44,7 @@ from sluicegate.streams.ports import (
     LettersWithoutTopicError,
     TopicPartition,
 )
-from sluicegate_client.outages import refresh_seldom
+from sluicegate_client.outages import refresh_seldom, see_given_up
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
+from sluicegate_client import ClientError, over_kafka
+from sluicegate_client.over_kafka import KafkaLog, Security
 from tests.contract.brokers import eventually
 from tests.harness import PATIENCE_S
 
@@ -116,6 +118,37 @@ async def test_closing_without_a_broker_ends_within_its_bound_and_leaves_no_task
         await broker.close()
     for fate in await asyncio.gather(*sent, return_exceptions=True):
         assert isinstance(fate, DeliveryError)
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_client_that_is_closed_without_a_broker_tells_its_askers_within_a_bound(
+    server: LocalBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(over_kafka, "_STOPS", 0.5)
+    status = server.status()
+    assert status.url is not None and status.pid is not None
+    broker = connect(status.url)
+    await broker.admin().create_topics([TopicSpec(name="client")])
+    await broker.close()
+    away = {}
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        away[number] = KafkaLog(status.url.removeprefix("kafka://"), Security())
+        await away[number].open()
+        await away[number].follow(["client"], lambda _: None, beginning=False)
+        await away[number].send("client", b"known", key=b"k", headers=())
+    for number, log in away.items():
+        os.kill(status.pid, number)
+        sending = [asyncio.create_task(log.send("client", b"never", key=b"k", headers=())) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        sending.pop().cancel()  # who waits no more
+        async with asyncio.timeout(PATIENCE_S):
+            await log.close()
+            fates = await asyncio.gather(*sending, return_exceptions=True)
+        assert [type(fate) for fate in fates] == [ClientError] * 2
+        assert all("not acknowledged" in str(fate) for fate in fates)
+        assert caplog.text.count("3 records were not acknowledged") == 1
+        caplog.clear()
     await asyncio.sleep(0.1)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
