@@ -56,6 +56,14 @@ class Plain(Protocol):
         """Of asyncio's protocols: whether the connection stays, for answers that are due."""
         ...
 
+    def pause_writing(self) -> None:
+        """Of asyncio's protocols."""
+        ...
+
+    def resume_writing(self) -> None:
+        """Of asyncio's protocols."""
+        ...
+
     def connection_lost(self) -> None:
         """Nothing comes any more."""
         ...
@@ -245,15 +253,15 @@ class Door(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._in and self._transport is not None:
             self._stuck = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
-            if self._inner is not None:
-                self._inner.pause_writing()
+            if (inner := self._plain or self._inner) is not None:
+                inner.pause_writing()
 
     @override
     def resume_writing(self) -> None:
         if self._in:
             self._unstuck()
-            if self._inner is not None:
-                self._inner.resume_writing()
+            if (inner := self._plain or self._inner) is not None:
+                inner.resume_writing()
 
     def _unstuck(self) -> None:
         """The other side reads again, or is gone."""

@@ -7,8 +7,9 @@ Rules.
   first byte on, which judges it, and so does whatever comes on that connection from then on.
 - What the framework would let pass passes here, and is answered with the same status and body. The guard is asked once
   a request, before its body is read.
-- One request of a connection is under way at a time. What comes meanwhile waits, and beyond ``_AHEAD`` bytes is not
-  read. A body must be there ``body_s`` seconds after its head; who asks nothing for ``idle_s`` seconds is let go.
+- One request of a connection is under way at a time, and none is begun while its answers are not taken. What comes
+  meanwhile waits, and beyond ``_AHEAD`` bytes is not read. A body must be there ``body_s`` seconds after its head; who
+  asks nothing for ``idle_s`` seconds is let go.
 - Who says no more is answered what was asked in whole, then the connection ends.
 """
 
@@ -107,8 +108,8 @@ class PlainRequests:
 
     __slots__ = (
         "_access", "_address", "_app", "_asked", "_body_timer", "_client", "_desk", "_door", "_fetching", "_guard",
-        "_half_closed", "_head", "_idle_timer", "_loop", "_missing", "_parts", "_rest", "_since", "_transport",
-        "_trouble", "_under_way",
+        "_half_closed", "_head", "_idle_timer", "_loop", "_missing", "_parts", "_rest", "_since", "_taken",
+        "_transport", "_trouble", "_under_way",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +131,7 @@ class PlainRequests:
         self._missing = 0
         self._rest = b""
         self._under_way = False
+        self._taken = True
         self._half_closed = False
         self._fetching: asyncio.Task[None] | None = None
         self._since = time.monotonic()
@@ -139,7 +141,7 @@ class PlainRequests:
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of several."""
-        if self._under_way or self._rest:
+        if self._under_way or self._rest or not self._taken:
             self._rest += data
             if len(self._rest) > _AHEAD:
                 self._transport.pause_reading()
@@ -152,6 +154,16 @@ class PlainRequests:
         """No more comes; whether anything is to be answered yet."""
         self._half_closed = True
         return self._under_way or bool(self._rest)
+
+    def pause_writing(self) -> None:
+        """The other side does not take its answers."""
+        self._taken = False
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._taken = True
+        if self._rest:
+            self._loop.call_soon(self._go_on)
 
     def connection_lost(self) -> None:
         """What was asked goes on; nobody reads its answer."""
@@ -271,7 +283,7 @@ class PlainRequests:
         transport.write(b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode("ascii", "replace"), body))
         if last:
             transport.close()
-        elif self._rest:
+        elif self._rest and self._taken:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:

@@ -251,6 +251,39 @@ async def test_what_comes_just_as_an_answer_is_written_waits_for_what_came_befor
     assert not comes
 
 
+async def test_while_answers_are_not_taken_nothing_more_of_a_connection_begins(
+    front: HttpStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers would be held here, ever more of them. Neither what came before nor what comes meanwhile is begun."""
+    async with Raw(port_of(front)) as plain:
+        plain.writer.write(request(query(id="first")))
+        assert (await plain.read())[2]["id"] == "first"
+        (door,) = front._guard.doors._open.values()
+        held = door._plain
+        assert isinstance(held, PlainRequests)
+        asked = front._desk.begin
+        begun = []
+
+        def begins(*given: Any) -> Any:
+            begun.append(json.loads(given[1])["id"])
+            if begun == ["second"]:
+                door.pause_writing()
+            return asked(*given)
+
+        monkeypatch.setattr(front._desk, "begin", begins)
+        plain.writer.write(b"".join(request(query(id=name)) for name in ("second", "third")))
+        assert (await plain.read())[2]["id"] == "second"
+        waiting = request(query(id="fourth")) + request(query(id="fifth"), FOR_THE_FRAMEWORK)
+        plain.writer.write(waiting)
+        async with asyncio.timeout(PATIENCE_S):
+            while not held._rest.endswith(waiting):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert begun == ["second"] and front._desk.waiting == 0
+        door.resume_writing()
+        assert [(await plain.read())[2]["id"] for _ in range(3)] == ["third", "fourth", "fifth"]
+
+
 async def test_a_connection_may_turn_to_anything_else(front: HttpStage) -> None:
     async with Raw(port_of(front)) as plain:
         plain.writer.write(request(query(id="mine")))
