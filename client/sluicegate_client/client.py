@@ -69,7 +69,9 @@ class Client:
         if isinstance(at, str):
             servers = at.removeprefix("kafka://").rstrip("/")
             if not at.startswith("kafka://") or not servers:
-                raise ClientError(f"{at!r:.100}: give kafka://host:port, or http://host:port of a front")
+                raise ClientError(
+                    f"{at.rpartition('@')[2]!r:.100}: give kafka://host:port, or http://host:port of a front"
+                )
             at = KafkaLog(servers, security or Security())
         check_name("source", f"/{source}")
         self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)

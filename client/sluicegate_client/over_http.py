@@ -1,14 +1,14 @@
 """Asking over the HTTP front: one request a query."""
 
 import json
-import re
 import time
+from base64 import b64encode
 from calendar import timegm
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
 
@@ -19,8 +19,6 @@ from sluicegate_client.tensors import outputs_of
 
 _OUTCOME = "Sluice-Outcome"
 _JSON_LENGTH = "Inference-Header-Content-Length"
-_USER = re.compile("//[^/]*@")
-"""Of an address; with a password it is nobody's to read."""
 
 
 class OverHttp:
@@ -32,27 +30,28 @@ class OverHttp:
     at_once = 16
 
     def __init__(self, base: str, *, token: str | None, timeout: float) -> None:
-        self._base = base.rstrip("/")
-        self._shown = _USER.sub("//", self._base)
-        self._token = token
+        self._base, user = _without_user(base)
+        if user and token is not None:
+            raise ClientError("token: the front's address names a user already; give one of them")
+        self._headers = {"Authorization": user or f"Bearer {token}"} if user or token is not None else {}
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         """Connect, and see that a front answers."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         timeout = aiohttp.ClientTimeout(total=self._timeout)
-        session = aiohttp.ClientSession(headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector)
         try:
             async with session.get(f"{self._base}/v2/health/live") as answer:
                 if answer.status != 200:
-                    raise ClientError(f"no front of Sluicegate answers at {self._shown}; start `sluice up`")
+                    raise ClientError(f"no front of Sluicegate answers at {self._base}; start `sluice up`")
         except BaseException as error:
             await session.close()
             if not isinstance(error, aiohttp.ClientError | TimeoutError):
                 raise
             why = str(error) or f"within {self._timeout:g} s"
-            raise ClientError(f"nothing answers at {self._shown} ({why}); start `sluice up`") from error
+            raise ClientError(f"nothing answers at {self._base} ({why}); start `sluice up`") from error
         self._session = session
 
     async def close(self) -> None:
@@ -77,14 +76,34 @@ class OverHttp:
                 content = await response.read()
                 return _answer(response.status, response.headers, content)
         except TimeoutError as error:
-            raise NoOutcomeError(f"no outcome of {app} within {self._timeout:g} s at {self._shown}") from error
+            raise NoOutcomeError(f"no outcome of {app} within {self._timeout:g} s at {self._base}") from error
         except aiohttp.ClientError as error:
-            raise ClientError(f"{self._shown}: {type(error).__name__} {error}") from error
+            raise ClientError(f"{self._base}: {type(error).__name__} {error}") from error
 
     def on_status(self, callback: Callable[[Status], None]) -> None:
         """Announcements stand on a topic."""
         del callback
         raise ClientError("announcements are told over kafka:// only")
+
+
+def _without_user(base: str) -> tuple[str, str]:
+    """A front's address as it may be told, and a header's value for the user whom it named, "" for nobody. Raises
+    ClientError, which does not repeat it."""
+    try:
+        parts = urlsplit(base.rstrip("/"))
+        user, _, place = parts.netloc.rpartition("@")
+        if not parts.hostname or parts.port == 0 or "@" in parts.path + parts.query + parts.fragment:
+            raise ValueError
+        name, _, password = map(unquote, user.partition(":"))
+        if ":" in name:
+            raise ValueError
+        proof = b64encode(f"{name}:{password}".encode("latin-1")).decode()
+    except ValueError:
+        raise ClientError(
+            "the front's address cannot be read: give http://host:port; of a user and password before it, "
+            "what is neither letter nor digit as %XX"
+        ) from None
+    return parts._replace(netloc=place).geturl(), f"Basic {proof}" if user else ""
 
 
 def seconds_told(retry_after: str, now: float) -> float | None:

@@ -1,8 +1,12 @@
 """Where Apache Kafka is and what it is asked with: what cannot be is refused by its name, before anything is tried."""
 
+import traceback
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams import connect
@@ -36,6 +40,47 @@ async def test_a_password_in_an_address_is_told_to_nobody() -> None:
                 pass
         said.append(str(by_client.value))
     assert not [one for one in said if "secret" in one]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "http://me:se/cret@127.0.0.1:1",
+        "http://me:1/secret@127.0.0.1:1",
+        "http://me:1?secret@127.0.0.1:1",
+        "http://me:1#secret@127.0.0.1:1",
+        "http://me:secret@127.0.0.1:99999",
+        "http://me:secret@127.0.0.1:x",
+        "http://me:secret@:1",
+        "http://me:secret@[::1:1",
+        "http://m%3Ae:secret@127.0.0.1:1",
+        "http://me:sec ret@127.0.0.1:x",
+        "htp://me:secret@127.0.0.1:1",
+        "me:secret@127.0.0.1:1",
+    ],
+)
+async def test_a_password_is_told_to_nobody_whatever_is_wrong_with_its_address(at: str) -> None:
+    with pytest.raises(ClientError, match=r"give .*http://host:port") as told:
+        async with Client(at):
+            pass
+    said = "".join(traceback.format_exception(told.value))
+    assert not [part for part in ("secret", "se/", "cret", "sec ") if part in said.replace(__file__, "")]
+
+
+async def test_a_user_of_an_address_is_told_to_the_front_alone() -> None:
+    asked = []
+
+    async def live(request: web.Request) -> web.Response:
+        asked.append((request.path, request.headers["Authorization"]))
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_get("/base/v2/health/live", live)
+    async with TestServer(application) as server, Client(f"http://me:s%2Fcret@127.0.0.1:{server.port}/base/"):
+        pass
+    with pytest.raises(ClientError, match=r"token: .* names a user already"):
+        Client("http://me:secret@127.0.0.1:1", token="mine")
+    assert asked == [("/base/v2/health/live", f"Basic {b64encode(b'me:s/cret').decode()}")]
 
 
 def test_one_and_several_and_numbers_of_either_kind_are_taken() -> None:
