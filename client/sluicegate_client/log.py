@@ -1,5 +1,6 @@
 """The port between asking over topics and whatever holds these topics."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -35,8 +36,11 @@ class Log(Protocol):
         """Write a record; returns once it is acknowledged."""
         ...
 
-    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
-        """Hear what is written once this has returned; with ``beginning`` what was written before, too."""
+    async def follow(
+        self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
+    ) -> "asyncio.Future[None] | None":
+        """Hear what is written once this has returned; with ``beginning`` what was written before, too. Returns what
+        raises why, should nothing be heard any more; None where that does not happen."""
         ...
 
     async def close(self) -> None:

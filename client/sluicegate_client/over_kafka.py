@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, RecordTooLargeError, TopicAuthorizationFailedError
 from aiokafka.helpers import create_ssl_context
 
 from sluicegate_client.errors import ClientError
@@ -129,7 +129,9 @@ class KafkaLog:
         except KafkaError as error:
             raise ClientError(f"{topic}: not acknowledged ({error}); it may have been written") from error
 
-    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+    async def follow(
+        self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
+    ) -> asyncio.Future[None]:
         """Hear what is written from now on."""
         consumer = AIOKafkaConsumer(
             **self._options(),
@@ -150,7 +152,9 @@ class KafkaLog:
                 consumer.seek(partition, offset)
         except KafkaError as error:
             raise ClientError(f"{', '.join(topics)}: cannot be read ({error})") from error
-        self._tasks.append(asyncio.create_task(_read(consumer, heard)))
+        reading = asyncio.create_task(_read(consumer, heard))
+        self._tasks.append(reading)
+        return reading
 
     async def close(self) -> None:
         """Disconnect, within a bound: who waits for what is not acknowledged by then is told."""
@@ -193,13 +197,19 @@ async def _stop_producer(producer: Any) -> None:
 
 
 async def _read(consumer: Any, heard: Callable[[Received], None]) -> None:
+    """Raises ClientError for what is damaged: behind it, the client would read nothing, and not say so."""
+    fetching = consumer._fetcher.error_future
     while True:
         try:
             found = await consumer.getmany(timeout_ms=1000)
-        except KafkaError as error:
+            if fetching.done():
+                raise fetching.exception() or ClientError("fetching has ended")
+        except (RecordTooLargeError, TopicAuthorizationFailedError) as error:
             log.warning("reading: %s; trying again", error)
             await asyncio.sleep(_RETRY)
             continue
+        except Exception as error:
+            raise ClientError(f"cannot be read ({str(error) or type(error).__name__})") from error
         for records in found.values():
             for one in records:
                 heard(Received(one.topic, one.key, one.value, tuple(one.headers)))

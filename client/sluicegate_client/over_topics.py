@@ -36,6 +36,7 @@ class OverTopics:
         self._timeout = timeout
         self._apps: frozenset[str] = frozenset()
         self._waiting: dict[tuple[str, str], asyncio.Future[Answer]] = {}
+        self._deaf = ""
         self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -55,11 +56,14 @@ class OverTopics:
                 raise ClientError(
                     f"no result topics under {self._prefix!r} at {self._log.url}: start `sluice up`, or name its prefix"
                 )
-            await self._log.follow(sorted(names.values()), self._heard, beginning=False)
+            reading = await self._log.follow(sorted(names.values()), self._heard, beginning=False)
         except BaseException:
             await self._log.close()
             raise
         self._apps = frozenset(names)
+        self._deaf = ""
+        if reading is not None:
+            reading.add_done_callback(self._heard_the_last)
 
     async def close(self) -> None:
         """Disconnect; who still waits is cancelled."""
@@ -75,6 +79,8 @@ class OverTopics:
         if app not in self._apps:
             known = ", ".join(sorted(self._apps))
             raise InvalidQueryError("app", f"{app!r:.80} is not served here; known: {known}; connect again for others")
+        if self._deaf:
+            raise ClientError(self._deaf)
         key = (app, query.id)
         if key in self._waiting:
             raise InvalidQueryError("query_id", f"{query.id!r:.80} waits for its outcome; give each query its own")
@@ -109,7 +115,7 @@ class OverTopics:
             try:
                 said = json.loads(record.value)
                 status = Status(said["subject"], said["state"], said["detail"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 return  # an older or newer system's
             try:
                 callback(status)
@@ -118,8 +124,10 @@ class OverTopics:
 
         async def follow() -> None:
             try:
-                await self._log.follow([f"{self._prefix}.control.status"], tell, beginning=True)
-            except ClientError:
+                reading = await self._log.follow([f"{self._prefix}.control.status"], tell, beginning=True)
+                if reading is not None:
+                    await reading
+            except Exception:
                 log.exception("announcements cannot be followed")
 
         task = asyncio.create_task(follow())
@@ -143,6 +151,18 @@ class OverTopics:
             (_JSON_LENGTH, str(json_length).encode()),
             ("accept", b"application/octet-stream"),
         )
+
+    def _heard_the_last(self, reading: "asyncio.Future[None]") -> None:
+        """Who waits, or asks from now on, is told that results are read no more."""
+        if reading.cancelled():  # disconnected
+            return
+        error = reading.exception()
+        why = str(error or "its reader has ended") or type(error).__name__
+        self._deaf = f"results are read no more: {why:.200}; connect again"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ClientError(self._deaf))
+                waiting.exception()  # looked at, where who asked is told of something else
 
     def _heard(self, record: Received) -> None:
         headers: dict[str, bytes | None] = dict(record.headers)  # Kafka's may be without a value

@@ -39,13 +39,17 @@ class BrokerLog:
         assert self._producer is not None, "open() comes first"
         await (await self._producer.send(topic, value, key=key, headers=headers))
 
-    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+    async def follow(
+        self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
+    ) -> asyncio.Future[None]:
         """Hear what is written from now on."""
         counts = await self._broker.admin().partitions(topics)
         partitions = [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
         consumer = self._broker.consumer(partitions=partitions, start_at="beginning" if beginning else "end")
         await consumer.start()
-        self._tasks.append(asyncio.create_task(_read(consumer, heard)))
+        reading = asyncio.create_task(_read(consumer, heard))
+        self._tasks.append(reading)
+        return reading
 
     async def close(self) -> None:
         """Disconnect."""

@@ -1,5 +1,6 @@
 """A batch that cannot be read costs its own offsets: what came before it and what comes behind it is read."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
 from sluicegate.streams.ports import Record, TopicPartition, Unreadable
+from sluicegate_client import ClientError
+from sluicegate_client.over_kafka import KafkaLog, Security
 from tests.contract.brokers import new_topic, read
 from tests.contract.damaged import damage, flip_payload, with_attributes, write_batch
+from tests.harness import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -93,6 +97,28 @@ async def test_a_damaged_batch_costs_its_own_records(kafka: KafkaBroker, kafka_f
     assert told(records) == [b"a", b"b", None, None, None, b"f"]
     assert [r.offset for r in records] == [0, 1, 2, 3, 4, 5]
     assert all(why in r.why for r in records if isinstance(r, Unreadable))
+
+
+@pytest.mark.parametrize("kind", sorted(DAMAGE))
+async def test_a_client_that_meets_a_damaged_batch_says_so_and_does_not_go_silent(
+    kafka_url: str, kafka_folder: Path, kind: str
+) -> None:
+    broker, address = connect(kafka_url), kafka_url.removeprefix("kafka://")
+    topic = await new_topic(broker)
+    await broker.close()
+    for values in ([b"a", b"b"], [b"c"]):
+        await write_batch(address, topic, values)
+    damage(kafka_folder / "data", topic, 1, DAMAGE[kind][0])
+    log = KafkaLog(address, Security())
+    await log.open()
+    try:
+        reading = await log.follow([topic], lambda _: None, beginning=True)
+        assert reading is not None
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ClientError, match="cannot be read"):
+                await reading
+    finally:
+        await log.close()
 
 
 async def test_a_damaged_batch_at_the_end_does_not_hold_up_what_comes_next(

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from typing_extensions import override
 
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
-from sluicegate_client import Client, ClientError, InvalidQueryError, NoOutcomeError, RefusedError, Tensor
+from sluicegate_client import Client, ClientError, InvalidQueryError, NoOutcomeError, RefusedError, Status, Tensor
 from sluicegate_client.log import Headers, Received
 from tests.contract.test_open_inference_protocol import affine_front
+from tests.harness import PATIENCE_S
 
 HEADERS = (("ce_id", b"q1"), ("ce_querysource", b"/client"))
 
@@ -96,12 +98,15 @@ class Scribbled:
     async def topics(self) -> frozenset[str]:
         return frozenset({"sluice.app.affine.results"})
 
-    async def follow(self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool) -> None:
+    async def follow(
+        self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
+    ) -> asyncio.Future[None] | None:
         async def read() -> None:
             while True:
                 heard(await self._written.get())
 
         self.topic, self._reader = topics[0], asyncio.create_task(read())
+        return None
 
     async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
         self.sent += 1
@@ -136,6 +141,61 @@ async def test_an_outcome_that_cannot_be_read_is_told_to_who_waits_for_it_and_ot
             await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
         answer = await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
     assert answer.outputs["y"].tolist() == [2.5]
+
+
+class Deafened(Scribbled):
+    """A log whose readers end of ``fails`` as soon as a query is written."""
+
+    def __init__(self, fails: Exception) -> None:
+        super().__init__()
+        self._fails = fails
+        self.readings: list[asyncio.Future[None]] = []
+
+    @override
+    async def follow(
+        self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
+    ) -> asyncio.Future[None]:
+        await super().follow(topics, heard, beginning=beginning)
+        self.readings.append(asyncio.get_running_loop().create_future())
+        return self.readings[-1]
+
+    @override
+    async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
+        self.sent += 1
+        self.readings[-1].set_exception(self._fails)
+
+
+async def test_who_waits_for_results_that_are_read_no_more_is_told_at_once_and_so_is_who_asks_then() -> None:
+    log = Deafened(ClientError("cannot be read (its checksum is wrong)"))
+    async with Client(log) as client:
+        for _ in range(2):
+            with pytest.raises(ClientError, match=r"read no more: cannot be read .*connect again"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+    assert log.sent == 1
+    async with Client(log) as client:
+        with pytest.raises(ClientError, match="read no more"):
+            await client.infer("affine", {"x": [[1.0, 2.0]]}, query_id="q1")
+    assert log.sent == 2, "who connects again asks again"
+
+
+async def test_announcements_that_are_followed_no_more_are_told_of_and_odd_ones_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Deafened(RuntimeError("gone"))
+    told: list[Status] = []
+    async with Client(log) as client:
+        client.on_status(told.append)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(log.readings) < 2:
+                await asyncio.sleep(0)
+            for value in (b"[" * 100_000, b'{"subject": "a", "state": "b", "detail": "c"}'):
+                log._written.put_nowait(Received("sluice.control.status", None, value, ()))
+            while not told:
+                await asyncio.sleep(0)
+            log.readings[-1].set_exception(RuntimeError("gone"))
+            while "announcements cannot be followed" not in caplog.text:
+                await asyncio.sleep(0)
 
 
 FRONT = {"Sluice-Outcome": '{"id": 1}'}
