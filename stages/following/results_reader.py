@@ -34,7 +34,10 @@ class ResultsReader:
         self._gather = gather
         self._apps: set[str] = set()
         self._adding = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._readers: dict[int, tuple[asyncio.Task[None], dict[TopicPartition, int]]] = {}
+        self._reading: dict[int, Consumer] = {}
+        self._number = 0
         self._skipping = Skipping(log)
         self._added = False
         self._failing: set[int] = set()
@@ -46,21 +49,46 @@ class ResultsReader:
         return self._added and not self._failing
 
     async def add(self, apps: Iterable[str]) -> None:
-        """Read these as well. What is written once this has returned is read."""
+        """Read these as well. What is written once this has returned is read; topics that are not there are waited for,
+        while the others are read."""
         async with self._adding:
-            new = sorted(set(apps) - self._apps)
-            while True:
+            missing = {self._topics.results(app): app for app in set(apps) - self._apps}
+            while missing:
                 try:
-                    begun = await self._begin([self._topics.results(app) for app in new])
+                    begun = await self._begin(sorted(missing))
                 except BrokerError as error:
                     log.warning("results: %s; trying again", error)
                     await asyncio.sleep(_RETRY)
-                else:
-                    break
-            if begun is not None:
-                self._tasks.append(asyncio.create_task(self._keep_reading(len(self._tasks), *begun)))
-            self._apps.update(new)
+                    continue
+                if begun is not None:
+                    self._follow(*begun)
+                    self._apps.update(missing.pop(topic) for topic in {place.topic for place in begun[1]})
+                if missing:
+                    log.warning("results: %s not there; trying again", ", ".join(sorted(missing)))
+                    await asyncio.sleep(_RETRY)
             self._added = True
+
+    def keep(self, apps: Iterable[str]) -> None:
+        """Read no others any more."""
+        self._apps.intersection_update(apps)
+        kept = {self._topics.results(app) for app in self._apps}
+        for number, (task, handled) in tuple(self._readers.items()):
+            gone = [place for place in handled if place.topic not in kept]
+            for place in gone:
+                del handled[place]
+            if not handled:
+                task.cancel()
+                del self._readers[number]
+                self._failing.discard(number)
+            elif gone and number in self._reading:
+                self._reading[number].pause(gone)
+
+    def _follow(self, consumer: Consumer, handled: dict[TopicPartition, int]) -> None:
+        self._number += 1
+        task = asyncio.create_task(self._keep_reading(self._number, consumer, handled))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._readers[self._number] = task, handled
 
     async def _begin(self, topics: list[str]) -> tuple[Consumer, dict[TopicPartition, int]] | None:
         """A consumer at the end of those ``topics`` that exist, and where that is."""
@@ -101,7 +129,7 @@ class ResultsReader:
             consumer = self._broker.consumer(partitions=list(handled), start_at="end")
             try:
                 await consumer.start()
-                for partition, position in handled.items():
+                for partition, position in tuple(handled.items()):
                     await consumer.seek(partition, position)
             except Exception as error:
                 log.warning("results: %s; trying again", str(error) or type(error).__name__)
@@ -112,6 +140,7 @@ class ResultsReader:
 
     async def _read(self, number: int, consumer: Consumer, handled: dict[TopicPartition, int]) -> None:
         loop = asyncio.get_running_loop()
+        self._reading[number] = consumer
         try:
             while True:
                 self._stepped[number] = loop.time()
@@ -125,10 +154,14 @@ class ResultsReader:
                     continue
                 self._failing.discard(number)
                 for record in records:
-                    self._take(record)
-                    handled[TopicPartition(record.topic, record.partition)] = record.offset + 1
+                    place = TopicPartition(record.topic, record.partition)
+                    if place in handled:
+                        self._take(record)
+                        handled[place] = record.offset + 1
                 await asyncio.sleep(self._gather)
         finally:
+            if self._reading.get(number) is consumer:
+                del self._reading[number]
             await consumer.stop()
 
     def _take(self, record: Record) -> None:

@@ -154,6 +154,7 @@ class FrontDesk:
         await self._results.add(served.apps)
         self._versions = {name: [v.name for v in served.of_app(name)] for name in served.apps}
         self._apps = dict(served.apps)
+        self._results.keep(served.apps)
 
     def index(self) -> list[tuple[str, str]]:
         """Every app and variant that is served."""

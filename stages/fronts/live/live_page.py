@@ -110,6 +110,7 @@ class WebStage:
         await self._results.add(served.apps)
         self._capacity.registered(served)
         self.view.registered(served.apps, _accuracies(served))
+        self._results.keep(served.apps)
 
     def _application(self, guard: Guard) -> web.Application:
         application = web.Application(middlewares=[guard.middleware], client_max_size=1 << 10)

@@ -194,6 +194,65 @@ async def test_a_broker_that_is_away_when_results_are_first_read_is_waited_for(
     assert [record.value for record in seen] == [b"1"]
 
 
+async def test_results_whose_topic_comes_later_are_read_and_the_others_before(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_reader, "_RETRY", 0.01)
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results("toy"))])
+    seen: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, lambda record: seen.append(record.value))
+    adding = asyncio.create_task(reader.add(["toy", "late"]))
+    await asyncio.sleep(1.0)
+    await told(broker, b"1", topic=topics.results("toy"))
+    await asyncio.sleep(1.0)
+    assert (seen, adding.done(), reader.ready) == ([b"1"], False, False)
+    await broker.admin().create_topics([TopicSpec(name=topics.results("late"))])
+    async with asyncio.timeout(5.0):
+        await adding
+    assert reader.ready
+    await told(broker, b"2", topic=topics.results("late"))
+    await asyncio.sleep(1.0)
+    assert seen == [b"1", b"2"]
+    await reader.close()
+
+
+async def test_results_of_apps_that_are_served_no_more_are_read_no_more_until_they_are_again(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = Topics("sluice")
+    await broker.admin().create_topics([TopicSpec(name=topics.results(app)) for app in ("a", "b", "c")])
+    seen: list[bytes | None] = []
+    reader = ResultsReader(broker, topics, lambda record: seen.append(record.value))
+    await reader.add(["a", "b"])
+    await reader.add(["a", "b", "c"])
+
+    async def written(value: bytes, *apps: str) -> list[bytes | None]:
+        seen.clear()
+        for app in apps:
+            await told(broker, app.encode() + value, topic=topics.results(app))
+        await asyncio.sleep(1.0)
+        return sorted(seen, key=str)
+
+    assert await written(b"1", "a", "b", "c") == [b"a1", b"b1", b"c1"]
+    reader.keep(["b"])
+    assert await written(b"2", "a", "b", "c") == [b"b2"]
+    assert len(reader._tasks) == 1, "who read nothing else has ended"
+    broken = breaks_by("stands", monkeypatch)
+    await asyncio.sleep(0.5)
+    assert broken, "another reads on"
+    await written(b"3", "a", "b", "c")
+    await asyncio.sleep(5.0)
+    assert seen == [b"b3"]
+    await reader.add(["a", "b"])
+    assert await written(b"4", "a", "b", "c") == [b"a4", b"b4"]
+    assert reader.ready
+    reader.keep([])
+    await asyncio.sleep(1.0)
+    assert not reader._tasks and reader.ready
+    await reader.close()
+
+
 def fragile(seen: list[bytes | None]) -> Callable[[Record], None]:
     def take(record: Record) -> None:
         if record.value == b"odd":
