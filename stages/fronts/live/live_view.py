@@ -141,6 +141,7 @@ class LiveView:
             return
         if beat.seen.leaving:
             self._beats.pop(name, None)
+            self._queues.pop(name, None)
             return
         if name in self._beats or len(self._beats) < _MOST:
             self._beats[name] = beat

@@ -211,6 +211,16 @@ def test_what_strangers_say_of_devices_and_subjects_that_there_are_not_is_bounde
     assert len(orjson.dumps(seen.snapshot(NOW))) < 1_000_000
 
 
+def test_of_devices_that_come_and_leave_under_ever_new_names_nothing_stays() -> None:
+    seen = view()
+    for i in range(100):
+        seen.beat(beat(device=f"d{i}", queued=7))
+        seen.beat(beat(device=f"d{i}", leaving=True))
+    assert not seen._beats and not seen._queues
+    seen.beat(beat(device="d0", queued=1))
+    assert seen.snapshot(NOW)["devices"][0]["queue"] == [1], "not what it had before it left"
+
+
 def record(value: bytes) -> Record:
     return Record("sluice.app.toy.results", 0, 0, b"q", value, (), 0.0)
 
