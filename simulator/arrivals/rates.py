@@ -17,13 +17,10 @@ MAX_QPS = 1e9
 class Rates:
     """A piecewise constant rate of arrivals. ``qps[i]`` queries/s (all apps together) from ``edges[i]`` to ``edges[i +
     1]`` seconds; ``edges[0]`` is 0.
-
-    ``notes``: what a reader has to say of where this came from ("12 broken lines skipped").
     """
 
     edges: Floats
     qps: Floats
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.qps.ndim != 1 or self.edges.shape != (self.qps.size + 1,) or not self.qps.size:
@@ -34,12 +31,12 @@ class Rates:
             raise InvalidInputError("rates.qps", f"must lie within 0..{MAX_QPS:g} queries/s")
 
     @staticmethod
-    def stepped(qps: "Floats | list[float]", step: float = 1.0, notes: tuple[str, ...] = ()) -> "Rates":
+    def stepped(qps: "Floats | list[float]", step: float = 1.0) -> "Rates":
         """Equal steps of ``step`` seconds."""
         if not 0.0 < step < 1e9:
             raise InvalidInputError("step", f"{step} is not a positive number of seconds")
         values = np.asarray(qps, dtype=np.float64)
-        return Rates(np.arange(values.size + 1, dtype=np.float64) * step, values, notes)
+        return Rates(np.arange(values.size + 1, dtype=np.float64) * step, values)
 
     @property
     def duration(self) -> float:
@@ -59,19 +56,19 @@ class Rates:
     def faster(self, speed: float) -> "Rates":
         """The same arrivals in 1/``speed`` of the time: rates grow by as much."""
         _positive("speed", speed)
-        return Rates(self.edges / speed, self.qps * speed, self.notes)
+        return Rates(self.edges / speed, self.qps * speed)
 
     def times(self, factor: float) -> "Rates":
         """Each rate times ``factor``."""
         _positive("scale", factor)
-        return Rates(self.edges, self.qps * factor, self.notes)
+        return Rates(self.edges, self.qps * factor)
 
     def within(self, low: float, high: float) -> "Rates":
         """Rescaled linearly: the lowest rate becomes ``low``, the highest ``high``; a flat trace ``high``."""
         check_range(low, high)
         least, most = float(self.qps.min()), float(self.qps.max())
         unit = (self.qps - least) / (most - least) if most > least else np.ones_like(self.qps)
-        return Rates(self.edges, low + (high - low) * unit, self.notes)
+        return Rates(self.edges, low + (high - low) * unit)
 
     def lasting(self, duration: float, *, repeat: bool = False) -> "Rates":
         """Cut at ``duration`` seconds; a shorter trace starts again (``repeat``) or stays as it is."""
@@ -87,13 +84,13 @@ class Rates:
         kept = int(np.searchsorted(edges, duration, side="left"))
         if kept < edges.size:
             edges, qps = np.append(edges[:kept], duration), qps[:kept]
-        return Rates(edges, qps, self.notes)
+        return Rates(edges, qps)
 
     def smoothed_to_seconds(self) -> "Rates":
         """Linear between the edges' values, one rate a second: n steps of s seconds become (n - 1) s + 1 rates."""
         starts = self.edges[:-1]
         seconds = np.arange(int(starts[-1]) + 1, dtype=np.float64)
-        return Rates.stepped(np.interp(seconds, starts, self.qps), 1.0, self.notes)
+        return Rates.stepped(np.interp(seconds, starts, self.qps), 1.0)
 
 
 def check_range(low: float, high: float) -> None:

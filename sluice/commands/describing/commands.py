@@ -35,7 +35,8 @@ def as_markdown() -> str:
         "# Commands",
         "",
         "Written by `sluice describe commands --markdown` from the commands themselves; a test keeps them alike. Each",
-        "has `--help`; exit codes are 0, 1 (a fault was found) and 2 (could not run), 130 where it was interrupted.",
+        "has `--help`; exit codes are 0, 1 (a fault was found) and 2 (could not run), 130 where it was interrupted "
+        "(`replay` and `results` end in order then, with 0).",
     ]
     for path, one in _walk(_root(), "sluice"):
         lines += ["", f"## {path}", "", _help(one)]

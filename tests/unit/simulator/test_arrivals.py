@@ -185,7 +185,9 @@ def _tweet(second: int, **more: object) -> bytes:
     return orjson.dumps({"created_at": f"Wed Apr 25 00:00:{second:02d} +0000 2018", "id": 1, "text": "x", **more})
 
 
-def test_tweets_are_counted_per_second_and_the_broken_are_told(tmp_path: Path) -> None:
+def test_tweets_are_counted_per_second_and_the_broken_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = [_tweet(1), _tweet(3), _tweet(1), orjson.dumps({"timestamp_ms": "1524614402500", "id": 5})]
     odd = [b'{"delete":{"status":{"id":1}}}', b'{"limit":{"track":1}}']
     broken = [b'{"created_at": "Wed Apr', b"[1]", _tweet(1, timestamp_ms="12")]
@@ -193,7 +195,11 @@ def test_tweets_are_counted_per_second_and_the_broken_are_told(tmp_path: Path) -
     (tmp_path / "31.json.gz").write_bytes(gzip.compress(b"\n".join(broken)))
     rates = read_tweets(tweet_files(tmp_path))
     assert rates.qps.tolist() == [2.0, 1.0, 1.0]
-    assert rates.notes == ("3 broken lines skipped",)
+    assert read_tweets(tweet_files(tmp_path)) is rates
+    (said,) = caplog.messages
+    assert "broken lines skipped: 3; tweets read: 4" in said and str(tmp_path) in said
+    (tmp_path / "32.json").write_bytes(_tweet(4))
+    assert read_tweets(tweet_files(tmp_path)).qps.tolist() == [2.0, 1.0, 1.0, 1.0]
 
 
 def test_a_file_without_tweets_is_refused(tmp_path: Path) -> None:
