@@ -33,7 +33,7 @@ from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records.dead_letters import DeadLetter
 from tests.harness import toy_catalogue
-from tests.unit.sluice.commands.test_candidate_rows import candidate, record
+from tests.unit.sluice.commands.models.test_candidate_rows import candidate, record
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 TWO_APPS = str(EXAMPLES / "problems" / "two-apps.yaml")

@@ -12,7 +12,7 @@ from sluicegate.sluice.main import app, register_all
 from sluicegate.sluice.settings.settings import load
 from sluicegate.sluice.settings.settings_page import as_markdown, groups
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "settings.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "settings.md"
 
 
 def test_the_page_is_what_the_models_say() -> None:
