@@ -28,6 +28,7 @@ from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.load.open_loop_client import Sender
 from sluicegate.sluice.load.run_observer import Observer
 from sluicegate.sluice.load.sample_inputs import demo_samples
+from sluicegate.sluice.settings.handed_down import child_environment, write_down
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.sluice.system.process import system
 from sluicegate.sluice.system.process_stages import stages_of
@@ -57,8 +58,6 @@ FOOT = 0.05
 """Rate at the foot of the wave over that at its peak."""
 LOG = "processes.log"
 """What stages say that run in processes of their own, in the run's folder."""
-_METRICS_PORT = "SLUICE_METRICS__PORT"
-"""One port for all: each process but the first would fail of it."""
 _SETTLE = 10.0
 _START = 120.0
 """Seconds that processes may take to start on a busy machine."""
@@ -292,11 +291,8 @@ async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process
     commands = {role: [role] for role in roles}
     commands |= {f"router {app}": ["router", "--app", app] for app in built.apps}
     commands |= {f"worker {d.name}": ["worker", "--device", d.name] for d in built.devices}
-    built.run_folder.mkdir(parents=True, exist_ok=True)
-    settings = settings.model_copy(update={"catalogue": built.models.resolve()})
     file = built.run_folder / "settings.yaml"
-    file.write_text(settings.model_dump_json(exclude={"http", "metrics"}), encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != _METRICS_PORT}
+    write_down(settings.model_copy(update={"catalogue": built.models.resolve()}), file)
     with (built.run_folder / LOG).open("ab") as log:
         return {
             name: await asyncio.create_subprocess_exec(
@@ -304,7 +300,7 @@ async def start_processes(built: System) -> dict[str, asyncio.subprocess.Process
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=child_environment(settings),
             )
             for name, arguments in commands.items()
         }

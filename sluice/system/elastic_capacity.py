@@ -4,17 +4,16 @@ Off by default. Workers of spare and of spot devices are started and ended by th
 """
 
 import asyncio
-import json
-import os
 import random
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
+from sluicegate.sluice.settings.handed_down import child_environment, write_down
 from sluicegate.sluice.system.roles.worker import worker_stage
 from sluicegate.sluice.system.system import System
 
@@ -77,7 +76,7 @@ def driver(system: System) -> "WorkerDriver":
         )
     if chosen.name == "compose":
         return ComposeWorkers(chosen.compose_file, run=note_command if chosen.dry_run else None)
-    return WorkerProcesses(_command(system), grace=chosen.grace_s, environment=_environment())
+    return WorkerProcesses(_command(system), grace=chosen.grace_s, environment=child_environment(system.settings))
 
 
 async def _serve(system: System, device: str, stop: asyncio.Event) -> None:
@@ -91,23 +90,12 @@ async def _serve(system: System, device: str, stop: asyncio.Event) -> None:
 
 def _command(system: System) -> Callable[[str], Sequence[str]]:
     """Workers run with these very settings, written down; secrets come by the environment, as here."""
-    system.run_folder.mkdir(parents=True, exist_ok=True)
     file = system.run_folder / "worker-settings.json"
-    file.write_text(json.dumps(_plain(system)), encoding="utf-8")
+    write_down(system.settings, file)
     return lambda device: (
         *(sys.executable, "-m", "sluicegate.sluice.main", "up", "worker"),
         *("--device", device, "--settings", str(file)),
     )
-
-
-def _plain(system: System) -> dict[str, Any]:
-    """Without what listens: a port is one process's."""
-    return system.settings.model_dump(mode="json", exclude={"http", "web", "metrics"}, exclude_none=True)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, which stands above what is written down, likewise."""
-    return {name: said for name, said in os.environ.items() if not name.upper().startswith("SLUICE_METRICS")}
 
 
 def _source(chosen: ProcurementSettings) -> "NoticeSource":

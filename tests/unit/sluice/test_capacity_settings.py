@@ -121,6 +121,7 @@ async def test_workers_that_are_started_share_what_is_set_but_for_a_port(
     monkeypatch.setattr(elastic_capacity, "_command", lambda _: lambda _: ("sh", "-c", script))
     monkeypatch.setenv("SLUICE_METRICS__PORT", "9464")
     monkeypatch.setenv("SLUICE_KAFKA__PASSWORD", "swordfish")
+    monkeypatch.setenv("SLUICE_PREFIX", "another")
     workers = driver(built(tmp_path, broker="kafka://127.0.0.1:9", drivers=DriverSettings(name="processes")))
     try:
         await workers.start("d1")
@@ -132,3 +133,4 @@ async def test_workers_that_are_started_share_what_is_set_but_for_a_port(
     lines = told.read_text().splitlines()
     assert "SLUICE_KAFKA__PASSWORD=swordfish" in lines
     assert not [line for line in lines if line.startswith("SLUICE_METRICS")], "each but the first would find it taken"
+    assert not [line for line in lines if line.startswith("SLUICE_PREFIX")], "it stands above what is written down"
