@@ -10,8 +10,9 @@ a counter of the system. Where windows are asked for, what went wrong is told of
 
 Topics do not keep records for ever. Where a partition has let go of its oldest ones, a query that may have had its
 outcome among them is not lost, and an outcome whose query may have been among them is not unknown: both are *gone by*.
-What a partition has let go of is older than what it still holds, or, where it holds nothing, than what retention may
-have taken (sluicegate.sluice.audit.retention).
+What a partition has let go of is older than what it still holds, and than what retention may have taken
+(sluicegate.sluice.audit.retention). Of a query topic, where it holds something, the first alone counts: admission may
+have read late what is gone, but before that.
 """
 
 import time
@@ -295,7 +296,8 @@ async def read_topics(
     names = await broker.admin().topics()
     begin, end = await _extents(broker, {n for n in names if topics.is_results(n) or n == topics.dead_letters})
     audit = Audit(topics, timed=timed or any(begin.values()))
-    await read_whole(broker, {n for n in names if topics.is_queries(n)}, audit.add_query, audit.let_go, wall=wall)
+    queries = {n for n in names if topics.is_queries(n)}
+    await read_whole(broker, queries, audit.add_query, audit.let_go, wall=wall, by_first=True)
     results = {n for n in names if topics.is_results(n)}
     await read_whole(broker, results, audit.add_result, audit.let_go, wall=wall, until=end)
     await read_whole(broker, {topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall, until=end)
@@ -332,12 +334,14 @@ async def read_whole(
     *,
     wall: Callable[[], float] = time.time,
     until: Mapping[TopicPartition, int] | None = None,
+    by_first: bool = False,
 ) -> None:
     """Hand over all records of these topics, from their beginning to their present end, or to where ``until`` says of
     the partitions that it names.
 
     ``let_go`` is told of each topic with a partition that has lost its oldest records, and since when it holds all:
-    of one that has lost everything, since when nothing can have been lost.
+    since its first record, or since when nothing can have been lost, where that is earlier (``by_first``: all the
+    same), or where it has lost everything.
     """
     if until is None:
         partitions = await _partitions(broker, names)
@@ -350,18 +354,21 @@ async def read_whole(
     try:
         ends = until or await consumer.end_offsets(partitions)
         shortened = {p for p, begin in (await consumer.beginning_offsets(partitions)).items() if begin > 0}
+        firsts: dict[TopicPartition, float] = {}
         unread = {p for p in partitions if await consumer.position(p) < ends[p]}
         while unread:
             for record in await consumer.get_many(wait=0.5, max_records=2000):
                 place = TopicPartition(record.topic, record.partition)
-                if let_go is not None and place in shortened:
-                    shortened.remove(place)
-                    let_go(record.topic, record.timestamp)
+                if place in shortened:
+                    firsts.setdefault(place, record.timestamp)
                 if record.offset < ends[place]:
                     take(record)
             unread = {p for p in unread if await consumer.position(p) < ends[p]}
         if let_go is not None:
-            for topic, since in (await gone_before(broker, {place.topic for place in shortened}, wall())).items():
-                let_go(topic, since)
+            gone = await gone_before(broker, {place.topic for place in shortened}, wall())
+            for place, first in firsts.items():
+                let_go(place.topic, first if by_first else min(first, gone[place.topic]))
+            for topic in sorted({place.topic for place in shortened - firsts.keys()}):
+                let_go(topic, gone[topic])
     finally:
         await consumer.stop()

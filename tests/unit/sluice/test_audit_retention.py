@@ -195,14 +195,15 @@ class Silent(MemoryBroker):
 
 
 class Telling(MemoryBroker):
-    """Dead letters are kept so; all else for ten years."""
+    """``keeps``, dead letters by default, is kept so; all else for ten years."""
 
     kept: Mapping[str, str] = {}
+    keeps = TOPICS.dead_letters
 
     def admin(self) -> Told:
         admin = Told(self._store)
         others = {"retention.ms": "315360000000", "retention.bytes": "-1"}
-        admin.configs = {QUERIES: others, RESULTS: others, TOPICS.dead_letters: self.kept}
+        admin.configs = {QUERIES: others, RESULTS: others, TOPICS.dead_letters: others, self.keeps: self.kept}
         return admin
 
 
@@ -244,6 +245,8 @@ async def emptied(broker: MemoryBroker, now: list[float]) -> AuditReport:
         ({**DAY, "retention.ms": "31536000000"}, 15),  # more than all of it
         ({**DAY, "retention.bytes": "1000000"}, 0),  # what is full lets go of anything
         ({**DAY, "retention.ms": "-1"}, 0),  # somebody deleted it
+        ({**DAY, "cleanup.policy": "compact"}, 0),  # time takes nothing of it
+        ({**DAY, "cleanup.policy": "compact,delete"}, 2),
         ({"retention.ms": "86400000"}, 0),
         ({}, 0),  # may not be asked
     ],
@@ -257,6 +260,77 @@ async def test_of_a_topic_that_is_empty_nothing_is_gone_that_retention_cannot_ha
     report = await emptied(broker, now)
     assert (report.queries, report.outcomes, report.lost, report.gone_by) == (20, 5, lost, 15 - lost)
     assert report.balanced == (not lost)
+
+
+async def begun_anew(broker: MemoryBroker, now: list[float], topic: str) -> AuditReport:
+    """Retention has taken the one record of ``topic`` that there was. Fifty are asked, half an hour apart, of which
+    nothing becomes, and twelve hours later one more, whose end ``topic`` gets."""
+    await broker.admin().create_topics(TOPICS.specs(["cats"], ["cpu0"]))
+    producer = broker.producer()
+    await producer.start()
+    asked = [T0 + 1_800.0 * number for number in range(50)] + [T0 + 133_200.0]
+    for number, at in enumerate(asked):
+        message = codec.encode_query(str(number), (), app="cats", now=at, source="a")
+        await producer.send(QUERIES, message.value, key=message.key, headers=message.headers, timestamp=at)
+    for number, now[0] in ((0, T0 - 2 * 86_400.0), (50, asked[50])):
+        record = Record(QUERIES, 0, number, None, b"", (), now[0])
+        dead = codec.dead_letter(record, InvalidInputError("id", "x"), stage="s", now=now[0])
+        end = dead if topic == TOPICS.dead_letters else answer(number, asked[number])
+        await producer.send(topic, end.value, key=b"k", headers=end.headers, timestamp=now[0])
+    report = (await read_topics(broker, TOPICS, wall=lambda: now[0])).report()
+    await broker.close()
+    return report
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost"),
+    [
+        (DAY, 23),
+        ({**DAY, "retention.ms": "108000000"}, 35),
+        ({**DAY, "retention.bytes": "1000000"}, 0),  # what is full lets go of anything
+        ({**DAY, "retention.ms": "-1"}, 0),  # somebody deleted it
+        ({**DAY, "cleanup.policy": "compact"}, 0),
+        ({}, 0),  # may not be asked
+    ],
+)
+@pytest.mark.parametrize("topic", [TOPICS.dead_letters, RESULTS])
+async def test_a_new_record_behind_what_is_gone_makes_nothing_gone_that_retention_cannot_have_taken(
+    topic: str, kept: dict[str, str], lost: int
+) -> None:
+    now = [T0]
+    broker = Telling(clock=lambda: now[0])
+    broker.kept = kept
+    broker.keeps = topic
+    report = await begun_anew(broker, now, topic)
+    assert (report.queries, report.lost, report.gone_by) == (51, lost, 50 - lost)
+    assert report.balanced == (not lost)
+
+
+async def test_outcomes_of_queries_that_admission_read_late_are_not_unknown_for_what_retention_says() -> None:
+    """The queries are of two days ago, read a day later, an hour before another was asked, which was refused."""
+    now = [T0]
+    broker = MemoryBroker(clock=lambda: now[0])
+    await broker.admin().create_topics(TOPICS.specs(["cats"], ["cpu0"]))
+    producer = broker.producer()
+    await producer.start()
+    for number, asked in ((0, T0 - 2 * 86_400.0), (1, T0)):
+        message = codec.encode_query(str(number), (), app="cats", now=asked, source="a")
+        await producer.send(QUERIES, message.value, key=b"k", headers=message.headers, timestamp=asked)
+    partition = 0
+    for number in range(2):
+        found: list[Record] = []
+        await read_whole(broker, {QUERIES}, found.append)
+        partition = found[-1].partition
+        if number == 0:
+            said = answer(0, T0 - 3_600.0)
+            await producer.send(RESULTS, said.value, key=said.key, headers=said.headers)
+    dead = codec.dead_letter(
+        Record(QUERIES, partition, 1, None, b"", (), T0), InvalidInputError("id", "x"), stage="s", now=T0
+    )
+    await producer.send(TOPICS.dead_letters, dead.value, key=dead.key, headers=dead.headers)
+    report = (await read_topics(broker, TOPICS, wall=lambda: now[0])).report()
+    await broker.close()
+    assert (report.queries, report.unknown, report.gone_by, report.balanced) == (1, 0, 1, True)
 
 
 async def test_a_broker_that_does_not_say_how_topics_are_kept_may_have_let_go_of_anything() -> None:
