@@ -5,13 +5,16 @@ that a reader sees the old catalogue or the new one, never half of either. A mod
 overwritten with other content. Loading checks that every model is a plain file of the size and digest it claims.
 """
 
+import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.leftovers import hold, remove_left
@@ -103,6 +106,40 @@ def save_catalogue(
         write_file(folder / DOCUMENT, data)
     except OSError as error:
         raise ConfigurationError(f"cannot write the catalogue in {folder}: {error.strerror}; choose another") from error
+
+
+def keep_profiles(folder: Path, measured: Iterable[Profile]) -> Catalogue:
+    """Put newly measured profiles in the place of the old, in the catalogue as it is by now; those of variants that it
+    does not have are passed over. Raises as ``load_catalogue`` and ``save_catalogue`` do."""
+    with locked(folder, "catalogue"):
+        now = load_catalogue(folder, verify=False)
+        new = {(p.variant, p.device_type): p for p in measured if p.variant in now.variants}
+        catalogue = Catalogue.of(now.apps.values(), now.variants.values(), {**now.profiles, **new}.values())
+        save_catalogue(folder, catalogue, {}, load_origin(folder))
+        return catalogue
+
+
+@contextmanager
+def locked(folder: Path, what: str, *, wait: bool = True, remedy: str = "choose another") -> Iterator[None]:
+    """Hold the lock of ``what`` in ``folder``; the system lets go of it when the process ends, however it ends.
+
+    Raises ConfigurationError where another process holds it and is not waited for, or, with a ``remedy``, where nothing
+    can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / f".{what}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write in {folder}: {error.strerror}; {remedy}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ConfigurationError(f"{what} is being registered by another process; wait for it") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def save_model(folder: Path, digest: str, model: bytes) -> None:

@@ -10,12 +10,10 @@ is written before, the catalogue replaced in one step after: nobody sees an app 
 changed or deleted, so that a version can be published again. Whoever changes the catalogue holds the folder's lock.
 """
 
-import fcntl
 import io
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +29,10 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import (
     DOCUMENT,
     check_models,
+    keep_profiles,
     load_catalogue,
     load_origin,
+    locked,
     save_catalogue,
     write_file,
 )
@@ -242,13 +242,7 @@ class Registered:
 
     def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
         """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
-        with self.locked():
-            now = self.catalogue(verify=False) or Catalogue.of((), (), ())
-            new = {(p.variant, p.device_type): p for p in measured if p.variant in now.variants}
-            profiles = {**now.profiles, **new}
-            catalogue = Catalogue.of(now.apps.values(), now.variants.values(), profiles.values())
-            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
-            return catalogue
+        return keep_profiles(self.folder, measured)
 
     @property
     def demo(self) -> bool | None:
@@ -272,23 +266,9 @@ class Registered:
             save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
             return catalogue
 
-    @contextmanager
-    def locked(self, what: str = "catalogue", *, wait: bool = True) -> Iterator[None]:
+    def locked(self, what: str = "catalogue", *, wait: bool = True) -> AbstractContextManager[None]:
         """Hold the folder's lock of ``what``; the system lets go of it when the process ends, however it ends."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / f".{what}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"cannot write in {self.folder}: {error.strerror}; set SLUICE_HOME") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise ConfigurationError(f"{what} is being registered by another process; wait for it") from error
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+        return locked(self.folder, what, wait=wait, remedy="set SLUICE_HOME")
 
     def _path(self, app: str, version: int, ending: str) -> Path:
         return self.folder / RECORDS / f"{app}.v{version}.{ending}"

@@ -14,9 +14,11 @@ from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.executors.profile_runner import ProfileOptions
 from sluicegate.profiles.catalogue.catalogue import Catalogue
-from sluicegate.profiles.catalogue.catalogue_folder import load_origin, save_catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.profiles.catalogue.registered_apps import merged as joined
+from sluicegate.profiles.demo.build_models import FAMILIES, HEAVY
 from sluicegate.profiles.formats.catalogue_json import MAX_BATCH, fingerprint, profile_to_document
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.commands.gpu_option import DeviceTypeOption, GpuOption, runtime_on, type_of
@@ -65,16 +67,15 @@ def profile(
 
 
 def keep(settings: Settings, catalogue: Catalogue, folder: Path, measured: list[Profile]) -> Catalogue:
-    """Write ``measured`` into the catalogue they belong to."""
-    registered = Registered(settings.home)
-    if folder == registered.folder:
-        # What is served from there may also be the demo's, which has a folder of its own.
-        return registered.keep_profiles(measured)
-    merged = Catalogue.of(
-        catalogue.apps.values(), catalogue.variants.values(), [*_kept(catalogue, measured), *measured]
-    )
-    save_catalogue(folder, merged, {}, load_origin(folder))
-    return merged
+    """Write ``measured`` into the catalogues they belong to; all of these as one."""
+    kept = keep_profiles(folder, measured)
+    demos = [name for name in catalogue.apps if name not in kept.apps and (name in FAMILIES or name in HEAVY)]
+    if folder != Registered(settings.home).folder or not demos:
+        return kept
+    # What is served from there is also the demo's, which has a folder of its own.
+    from sluicegate.executors.demo_catalogue import demo_apps, demo_folder
+
+    return joined([kept, keep_profiles(demo_folder(settings.home, demo_apps(demos)), measured)])
 
 
 def read_batches(text: str) -> tuple[int, ...]:
@@ -106,12 +107,6 @@ def _measure(
 
     with steps("profile") as told:
         return profile_blocking(folder, catalogue, chosen, options, told, runtime)
-
-
-def _kept(catalogue: Catalogue, measured: list[Profile]) -> list[Profile]:
-    """Profiles that were not measured again."""
-    new = {(p.variant, p.device_type) for p in measured}
-    return [p for pair, p in catalogue.profiles.items() if pair not in new]
 
 
 def _table(measured: list[Profile]) -> Table:

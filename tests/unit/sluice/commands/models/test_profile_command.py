@@ -2,6 +2,7 @@
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.models.profile import Profile
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, save_catalogue
+from sluicegate.profiles.catalogue.registered_apps import Registered, merged
 from sluicegate.sluice import console
 from sluicegate.sluice.commands.gpu_option import runtime_on
+from sluicegate.sluice.commands.models.profile import keep
 from sluicegate.sluice.main import app as cli
 from sluicegate.sluice.main import register_all
-from sluicegate.sluice.settings.settings import Settings
+from sluicegate.sluice.settings.settings import Settings, settings_of
+from tests.harness import toy_catalogue
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,35 @@ def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_it_is(monke
             now[0] = 500.0 + second
             told(f"step [{second}]", second / 25)
     assert written.getvalue().splitlines() == ["register: step [10], 40%", "register: step [20], 80%"]
+
+
+def loads(folder: Path) -> dict[str, float]:
+    return {name: profile.load for (name, _), profile in load_catalogue(folder).profiles.items()}
+
+
+def slower(catalogue: Catalogue, load: float) -> list[Profile]:
+    return [replace(profile, load=load) for profile in catalogue.profiles.values()]
+
+
+def test_what_is_measured_of_the_demos_models_beside_registered_ones_is_kept_with_the_demos(tmp_path: Path) -> None:
+    settings = settings_of("test", {"home": tmp_path})
+    mine, demo = toy_catalogue(("mine",)), toy_catalogue(("digits", "signals"))
+    registered = Registered(tmp_path).folder
+    save_catalogue(registered, mine, {})
+    save_catalogue(tmp_path / "catalogue", demo, {}, {"builder": "7"})
+    both = merged([mine, demo])
+    assert keep(settings, both, registered, slower(both, 0.5)).profiles.keys() == both.profiles.keys()
+    assert set(loads(registered).values()) == set(loads(tmp_path / "catalogue").values()) == {0.5}
+    assert loads(registered).keys() == {"mine-v0", "mine-v1", "mine-v2"}
+    assert load_origin(tmp_path / "catalogue") == {"builder": "7"}
+    keep(settings, mine, registered, slower(mine, 0.7))
+    assert (set(loads(registered).values()), set(loads(tmp_path / "catalogue").values())) == ({0.7}, {0.5})
+
+
+def test_of_two_that_profile_at_once_each_keeps_what_the_other_measured(tmp_path: Path) -> None:
+    read = toy_catalogue(("east", "west"))
+    save_catalogue(tmp_path / "own", read, {})
+    settings = settings_of("test", {"home": tmp_path, "catalogue": tmp_path / "own"})
+    for app, load in (("east", 0.5), ("west", 0.7)):
+        keep(settings, read, tmp_path / "own", slower(read.only({app}), load))
+    assert {loads(tmp_path / "own")[name] for name in ("east-v0", "west-v0")} == {0.5, 0.7}
