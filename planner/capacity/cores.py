@@ -1,6 +1,6 @@
 """Cores of elastic capacity as they are set, live and simulated."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sluicegate.domain.errors import ConfigurationError
@@ -67,8 +67,11 @@ def load_core(rules: LoadRules, catalogue: Catalogue, devices: Sequence[Device],
     return CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=rules.headroom, lead=rules.lead))
 
 
-def spot_core(rules: SpotRules, devices: Sequence[Device]) -> CapacityCore:
-    """Spot devices come and go by notice. Raises ConfigurationError where none is."""
+def spot_core(rules: SpotRules, devices: Sequence[Device], driven: Collection[str] = ()) -> CapacityCore:
+    """Spot devices come and go by notice. ``driven``: devices that others start and end, and count what they cost.
+
+    Raises ConfigurationError where none is spot.
+    """
     spot = tuple(d.name for d in devices if d.spot)
     if not spot:
         raise ConfigurationError("procurement: no device is set as spot; nothing could be taken back")
@@ -77,7 +80,7 @@ def spot_core(rules: SpotRules, devices: Sequence[Device]) -> CapacityCore:
         Procurement(spot, rules.mode),
         CostMeter(Prices(rules.on_demand_price, 0.0), prices),
         spot=spot,
-        always=[d.name for d in devices if not d.spot],
+        always=[d.name for d in devices if not d.spot and d.name not in driven],
         interval=rules.interval,
         settle=rules.settle,
     )

@@ -110,10 +110,11 @@ class ElasticControl:
 
     @property
     def cost(self) -> Mapping[Kind, float]:
-        """Money so far, by kind of instance, where it is counted."""
+        """Money so far, by kind of instance, where it is counted: what is billed, and what the control plane counts."""
         if self._meter is not None:
             return self._meter.by_kind(self._plant.timeline.now)
-        return self._billed or self._inner.cost
+        inner = self._inner.cost
+        return {kind: self._billed.get(kind, 0.0) + inner.get(kind, 0.0) for kind in {**self._billed, **inner}}
 
     @property
     def solve_s(self) -> Sequence[float]:

@@ -76,7 +76,7 @@ def control_of(
 
 def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) -> ControlPlane:
     """Model-less scaling beside each planner."""
-    spec, meter = scenario.planner, _meter(devices)
+    spec, meter = scenario.planner, _meter(scenario, devices)
     model = CapacityModel(driven=spec.spare, start_s=spec.start_s, heartbeat=scenario.simulation.heartbeat_s)
 
     def make_core() -> CapacityCore:
@@ -88,9 +88,14 @@ def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) 
     return inner
 
 
-def _meter(devices: tuple[Device, ...]) -> CostMeter:
-    """Of ``devices`` at their own prices."""
-    return CostMeter(Prices(0.0, 0.0), {d.name: Prices(d.price, d.price) for d in devices})
+def _meter(scenario: Scenario, devices: tuple[Device, ...]) -> CostMeter:
+    """Of ``devices`` at their own prices; where instances are bought, of spare ones alone: the bill has the others."""
+    counted = {d.name for d in devices} if scenario.procurement is None else _spare(scenario)
+    return CostMeter(Prices(0.0, 0.0), {d.name: Prices(d.price, d.price) for d in devices if d.name in counted})
+
+
+def _spare(scenario: Scenario) -> frozenset[str]:
+    return frozenset((*scenario.planner.spare, *(scenario.scaling.spare if scenario.scaling is not None else ())))
 
 
 def control(
@@ -142,7 +147,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
             inner,
             lambda: load_core(rules, catalogue, devices, scenario.planner.quantile),
             CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s),
-            meter=None if scenario.planner.scales else _meter(devices),
+            meter=None if scenario.planner.scales else _meter(scenario, devices),
         )
     if bought is not None:
         spot = tuple(d.name for d in devices if d.spot)
@@ -161,7 +166,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
             boot_s=bought.boot_s,
             granted=lambda: bool(rng.random() >= bought.p_rev),
         )
-        inner = ElasticControl(inner, lambda: spot_core(market, devices), model)
+        inner = ElasticControl(inner, lambda: spot_core(market, devices, _spare(scenario)), model)
     return inner
 
 

@@ -569,12 +569,12 @@ def test_devices_are_withdrawn_and_restored_and_records_ended_as_capacity_says()
     assert plant.done[2:] == [(3.0, "record", "k", None)]
 
 
-def test_money_is_as_billed_else_as_the_control_plane_says_and_metered_where_that_is_asked_for() -> None:
-    billed = {Kind.ON_DEMAND: 4.0}
+def test_money_is_what_is_billed_and_what_the_control_plane_counts() -> None:
+    billed = {Kind.ON_DEMAND: 4.0, Kind.SPOT: 0.5}
     control, _, _, inner = elastic(when((ASKED, Bill(billed))))
     assert control.cost == inner.cost
     control.heard(ASKED, START + 1.0)
-    assert control.cost == billed
+    assert control.cost == {Kind.ON_DEMAND: 4.0, Kind.SPOT: 0.5 + 9.0}
     assert (control.solve_s, control.epochs, control.nondeterministic) == ([0.5], 3, 2)
 
 
