@@ -130,7 +130,7 @@ async def _look(
         unserved = tuple(
             name
             for name in sorted(there - wanted)
-            if topics.app_of(name) is not None or topics.device_of(name) not in {None, *known}
+            if topics.app_of(name) not in {None, *settings.apps} or topics.device_of(name) not in {None, *known}
         )
     return Found(specs, differences(specs, states, settings.kafka.settings()), unserved)
 
