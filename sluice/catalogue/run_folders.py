@@ -1,10 +1,10 @@
 """Where things are: the broker a command talks to, folders of runs."""
 
+import http.client
 import json
 import os
 import shutil
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from pathlib import Path
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.sluice.settings.settings import Settings
+from sluicegate.stages.fronts.http_auth import netloc
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import MemorySettings, RemoteSettings
 from sluicegate.streams.memory.archive import MANIFEST
@@ -29,6 +30,9 @@ PATIENCE = 30.0
 """Seconds that commands wait for a system that starts."""
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A system of one's own lies behind no proxy, whatever the environment says for the web, nor is its token for one."""
+
+_NO_SYSTEM = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError)
+"""Raised where nobody answers, or somebody else."""
 
 
 def new_run_folder(settings: Settings) -> Path:
@@ -90,13 +94,13 @@ def live_server(settings: Settings) -> str | None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with _DIRECTLY.open(request, timeout=1.0) as answer:
-            return address if json.load(answer).get("live") else None
-    except (OSError, urllib.error.URLError, ValueError):
+            return address if json.load(answer)["live"] else None
+    except _NO_SYSTEM:
         return None
 
 
 def _front(settings: Settings) -> str:
-    return f"http://{settings.http.host}:{settings.http.port}"
+    return f"http://{netloc(settings.http.host, settings.http.port)}"
 
 
 def _silent(settings: Settings) -> str:
@@ -114,7 +118,7 @@ def strange_home(settings: Settings, address: str) -> Path | None:
         with _DIRECTLY.open(request, timeout=1.0) as answer:
             told = json.load(answer)
         theirs, folder = Path(told["home"]), str(told["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except _NO_SYSTEM:
         return None
     return None if folder == identity(settings.home) else theirs
 

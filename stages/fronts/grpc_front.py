@@ -28,7 +28,7 @@ from sluicegate.stages.fronts.front_error import FrontError
 from sluicegate.stages.fronts.grpc_limits import Requests, Rooms, server_options
 from sluicegate.stages.fronts.grpc_messages import DATA_TYPES, MESSAGES, SERVICE
 from sluicegate.stages.fronts.grpc_tensors import body_of, response_of, wanted_of
-from sluicegate.stages.fronts.http_auth import Access, RateLimit
+from sluicegate.stages.fronts.http_auth import Access, RateLimit, netloc
 from sluicegate.stages.fronts.oip_responses import SERVER
 from sluicegate.stages.runtime.background_tasks import beside
 from sluicegate.streams.records import codec
@@ -80,7 +80,7 @@ class GrpcStage:
         try:
             port = self._bind(server)
             async with beside([self._desk.listen(), self._desk.failure(), self._rooms.keep(port)]):
-                self.address = f"{self._access.host}:{port}"
+                self.address = netloc(self._access.host, port)
                 await server.start()
                 self.bound.set()
                 await stop.wait()
@@ -95,13 +95,13 @@ class GrpcStage:
         await self._desk.registered(served)
 
     def _bind(self, server: Any) -> int:
-        place = f"{self._access.host}:{self._access.port}"
+        where = netloc(self._access.host, self._access.port)
         try:
-            port = server.add_insecure_port(place)
+            port = server.add_insecure_port(where)
         except RuntimeError:
             port = 0
         if not port:
-            raise ConfigurationError(f"grpc {place}: cannot be listened on; set SLUICE_GRPC__PORT (0: any)")
+            raise ConfigurationError(f"grpc {where}: cannot be listened on; set SLUICE_GRPC__PORT (0: any)")
         return int(port)
 
     def _server(self) -> Any:

@@ -205,15 +205,20 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def netloc(host: str, port: int | None) -> str:
+    """``host`` and ``port`` as addresses have them: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 async def bind(runner: web.AppRunner, access: Access, section: str, doors: Doors) -> str:
     """Listen; the address. Raises ConfigurationError where the port is taken."""
     site = Site(runner, doors, access.host, access.port)
     try:
         await site.start()
     except OSError as error:
-        place = f"{access.host}:{access.port}"
+        told = netloc(access.host, access.port)
         raise ConfigurationError(
-            f"{section} {place}: {error.strerror}; set SLUICE_{section.upper()}__PORT (0: any)"
+            f"{section} {told}: {error.strerror}; set SLUICE_{section.upper()}__PORT (0: any)"
         ) from error
     host, port = site.address
-    return f"http://{host}:{port}"
+    return f"http://{netloc(host, port)}"

@@ -92,6 +92,29 @@ async def test_a_proxy_for_the_web_is_not_asked_for_the_system_that_runs_here(
     assert asked == [], "it would have had the token, too"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"", *(b"HTTP/1.0 200 OK\r\n\r\n" + text for text in (b"[]", b"7", b"{}", b"<p>"))],
+)
+async def test_what_is_no_system_is_taken_for_none(tmp_path: Path, said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        settings = Settings(home=tmp_path, http=HttpSettings(port=port))
+        assert await asyncio.to_thread(live_server, settings) is None
+        assert await asyncio.to_thread(strange_home, settings, f"http://127.0.0.1:{port}") is None
+
+
+def test_ipv6_is_looked_for_in_brackets(tmp_path: Path, unused_tcp_port: int) -> None:
+    settings = Settings(home=tmp_path, http=HttpSettings(host="::1", port=unused_tcp_port))
+    with pytest.raises(ConfigurationError, match=rf"answers at http://\[::1\]:{unused_tcp_port} "):
+        open_broker(settings)
+
+
 def test_where_none_runs_it_is_said_where_it_was_looked_for(tmp_path: Path, unused_tcp_port: int) -> None:
     settings = Settings(home=tmp_path, http=HttpSettings(host="localhost", port=unused_tcp_port))
     silent = f"no `sluice up` answers at http://localhost:{unused_tcp_port} .SLUICE_HTTP__PORT"

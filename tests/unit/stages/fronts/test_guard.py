@@ -18,7 +18,7 @@ from sluicegate.sluice.settings.endpoint_settings import HttpSettings, MetricsSe
 from sluicegate.sluice.settings.kafka_section import KafkaSection
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.logs import Bounded, JsonFormatter, show_logs
-from sluicegate.stages.fronts import http_connections
+from sluicegate.stages.fronts import http_auth, http_connections
 from sluicegate.stages.fronts.http_auth import _ADDRESSES, Access, Guard, RateLimit, Tokens, bind, network_of
 from sluicegate.stages.fronts.http_connections import Doors
 from tests.harness import settings_for
@@ -58,6 +58,22 @@ async def guarded(access: Access, **options: Any) -> AsyncIterator[tuple[aiohttp
     async with aiohttp.ClientSession(address) as session:
         yield session, clock, statuses
     await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("at", "told"), [(("::1", 8080, 0, 0), "http://[::1]:8080"), (("127.0.0.1", 80), "http://127.0.0.1:80")]
+)
+async def test_where_it_listens_is_an_address(monkeypatch: pytest.MonkeyPatch, at: tuple[str, int], told: str) -> None:
+    class Bound:
+        address = at[:2]
+
+        def __init__(self, *_: object) -> None: ...
+
+        async def start(self) -> None: ...
+
+    monkeypatch.setattr(http_auth, "Site", Bound)
+    access = Access(host=at[0], port=at[1])
+    assert await bind(web.AppRunner(web.Application()), access, "http", Doors(1, 1.0)) == told
 
 
 @pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", "bearer right", "Basic right", "Bearer right "])
