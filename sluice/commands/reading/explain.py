@@ -18,6 +18,7 @@ from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
 from sluicegate.sluice.settings.settings import Settings, load
+from sluicegate.sluice.system.deployed_gpus import Gpus
 from sluicegate.streams.ports import Broker, Record, TopicPartition
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
@@ -104,20 +105,21 @@ def _plan_in(record: Record) -> Plan | None:
 
 def excluded(settings: Settings, outcome: Outcome, plan: Plan | None) -> list[tuple[str, str]]:
     """Variants of the app that the plan did not host, and why, as far as a catalogue is at hand: (name, reason)."""
-    catalogue = known_catalogue(settings)
-    if catalogue is None or plan is None or outcome.app not in catalogue.apps:
+    known = known_catalogue(settings)
+    if known is None or plan is None or outcome.app not in known.apps:
         return []
+    catalogue = Gpus(settings).profiled(known)
     hosted = {v for p in plan.of_app(outcome.app) for v in p.variants}
     least = min((catalogue.variants[v].accuracy for v in hosted if v in catalogue.variants), default=0.0)
     demand = plan.demand.get(outcome.app, 0.0)
     kinds = {d.type for d in settings.all_devices()}
-    app = catalogue.apps[outcome.app]
+    app = settings.as_set(catalogue.apps[outcome.app])
     found = []
     for variant in catalogue.of_app(outcome.app):
         if variant.name in hosted:
             continue
         rates = [
-            throughput(profile, app.slo / 2, rows=app.max_rows).qps
+            throughput(profile, app.slo / 2, quantile=settings.planner.quantile, rows=app.max_rows).qps
             for (name, kind), profile in catalogue.profiles.items()
             if name == variant.name and kind in kinds
         ]
