@@ -7,13 +7,15 @@ Rules.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.fields import FieldInfo
 from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.profiles.formats.field_errors import model_at
 from sluicegate.profiles.formats.field_types import Seconds, Share, Text
 from sluicegate.sluice.settings.named_secrets import named_secrets
 from sluicegate.stages.fronts.http_auth import LOOPBACK, Access, Tokens
@@ -176,19 +178,25 @@ def secret_of(name: str, given: str | None, file: Path | None) -> str | None:
     return lines[0].strip()
 
 
-def refuse_secrets(values: dict[str, Any], file: str) -> None:
-    """Raise ConfigurationError where a settings file holds a secret: it would be copied, committed and shown."""
+def refuse_secrets(values: dict[str, Any], file: str, model: type[BaseModel]) -> None:
+    """Raise ConfigurationError where a settings file, of ``model``, holds a secret: it would be copied, committed and
+    shown. What is mapped by names, as of apps or clients, is none, whatever they are."""
     for section, held in values.items():
-        _refuse_below((section,), held, file)
+        _refuse_below((str(section),), held, file, model.model_fields.get(section))
 
 
-def _refuse_below(place: tuple[str, ...], held: Any, file: str) -> None:
-    if not isinstance(held, dict):
+def _refuse_below(place: tuple[str, ...], held: Any, file: str, field: FieldInfo | None) -> None:
+    if not isinstance(held, dict) or (field is not None and _maps(field.annotation)):
         return
+    model = model_at(field.annotation) if field is not None else None
     for name, value in held.items():
         inner = (*place, str(name))
         if name in SECRETS and value is not None:
             variable = f"SLUICE_{'__'.join(inner).upper()}"
             told = ".".join(inner)
             raise ConfigurationError(f"{file}: {told} is a secret; set {variable} or {told}_file instead")
-        _refuse_below(inner, value, file)
+        _refuse_below(inner, value, file, model.model_fields.get(name) if model is not None else None)
+
+
+def _maps(annotation: Any) -> bool:
+    return get_origin(annotation) is dict or any(_maps(one) for one in get_args(annotation))

@@ -375,7 +375,7 @@ def load(file: Path | None = None, **overrides: Any) -> Settings:
     values: dict[str, Any] = {}
     if file is not None:
         values = read_mapping(file, f"settings {file}", empty=True)
-        refuse_secrets(values, f"settings {file}")
+        refuse_secrets(values, f"settings {file}", Settings)
     try:
         settings = Settings(**values)
         changed = {name: value for name, value in overrides.items() if value is not None}

@@ -281,6 +281,8 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypat
         ("kafka: {password: hidden}", "SLUICE_KAFKA__PASSWORD"),
         ("http: {token: hidden}", "SLUICE_HTTP__TOKEN"),
         ("kafka: {key_password: hidden}", "SLUICE_KAFKA__KEY_PASSWORD"),
+        ("kafak: {oauth: {token: hidden}}", "SLUICE_KAFAK__OAUTH__TOKEN"),
+        ("worker: {cuda: {key: hidden}}", "SLUICE_WORKER__CUDA__KEY"),
         (
             "kafka: {sasl_mechanism: OAUTHBEARER, oauth: {token_url: https://a, client_id: b, client_secret: hidden}}",
             "SLUICE_KAFKA__OAUTH__CLIENT_SECRET",
@@ -294,6 +296,19 @@ def test_a_settings_file_may_hold_no_secret(tmp_path: Path, text: str, variable:
     with pytest.raises(ConfigurationError, match=f"{setting} is a secret; set {variable} or {setting}_file") as told:
         load(file)
     assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["token", "key", "password"])
+def test_apps_and_clients_may_be_called_what_secrets_are(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        f"slo_s: {{{name}: 0.5}}\nweights: {{{name}: 2}}\nmin_accuracy: {{{name}: 0.5}}\n"
+        f"promises: {{{name}: {{max_consecutive: 3}}}}\n"
+        f"admission: {{weights: {{{name}: 2}}, priorities: {{{name}: 1}}}}\n"
+    )
+    found = load(file)
+    named = (found.slo_s, found.weights, found.min_accuracy, found.promises, found.admission.weights)
+    assert all(name in one for one in named) and found.admission.priorities == {name: 1}
 
 
 @pytest.mark.parametrize(
