@@ -138,12 +138,12 @@ def _wanted(library: DeviceLibrary, text: str, gpus: list[int] | None) -> dict[i
             wanted[int(index)] = parse_geometry(geometry)
     else:
         wanted = dict.fromkeys(range(count), parse_geometry(text))
-    if gpus:
-        wanted = {index: geometry for index, geometry in wanted.items() if index in gpus}
-    missing = [index for index in {*wanted, *(gpus or [])} if index >= count]
+    missing = [index for index in {*wanted, *(gpus or [])} if index >= count and (not gpus or index in gpus)]
     if missing:
         raise ConfigurationError(f"there is no GPU {missing[0]}; there are {count}")
-    return wanted
+    if unsaid := [index for index in gpus or [] if index not in wanted]:
+        raise ConfigurationError(f"--gpu {unsaid[0]}: --geometry {text!r} says nothing of it")
+    return {index: wanted[index] for index in gpus} if gpus else wanted
 
 
 def _steps(library: DeviceLibrary, wanted: dict[int, Geometry]) -> list[Any]:

@@ -40,6 +40,11 @@ def test_apply_cuts_each_gpu_as_asked() -> None:
     assert [g["geometry"] for g in json.loads(text)["gpus"]] == [["4g", "3g"], ["1g"] * 7]
 
 
+def test_of_what_is_asked_for_only_the_named_gpus_are_cut() -> None:
+    code, text = run("plan", "--geometry", "0=7g,1=4g+3g", "--gpu", "1", "--fake-gpu", "a100x2", "--json")
+    assert (code, {step.partition(":")[0] for step in json.loads(text)["steps"]}) == (0, {"GPU 1"})
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -48,6 +53,8 @@ def test_apply_cuts_each_gpu_as_asked() -> None:
         ("plan", "--geometry", "x=7g", "--fake-gpu", "a100x1"),
         ("apply", "--geometry", "0=7g,0=4g+3g", "--fake-gpu", "a100x1"),
         ("plan", "--geometry", "7g", "--gpu", "3", "--fake-gpu", "a100x1"),
+        ("plan", "--geometry", "0=4g+3g", "--gpu", "1", "--fake-gpu", "a100x2"),
+        ("apply", "--geometry", "0=4g+3g", "--gpu", "0", "--gpu", "1", "--fake-gpu", "a100x2"),
         ("list", "--fake-gpu", "tpu"),
         ("bandwidth", "--app", "digits", "--gpu", "MIG-../x"),
         ("bandwidth", "--app", "digits", "--cores", "0,x"),
