@@ -23,6 +23,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -144,6 +145,10 @@ class Registered:
         names = [v.name for v in catalogue.of_app(app)] if catalogue else []
         of_version = re.match(re.escape(app) + r"\.v([0-9]{1,9})\.", names[0]) if names else None
         return int(of_version[1]) if of_version else None
+
+    def terms(self, app: str) -> App:
+        """``app`` as it is served. Raises InvalidInputError where it is not."""
+        return _part_of(self.catalogue(verify=False) or Catalogue.of((), (), ()), app).apps[app]
 
     def served_record(self, app: str) -> Record | None:
         """Record of the version that is served."""

@@ -66,7 +66,7 @@ def register_command(
         bool, typer.Option("--make-family", help="Train smaller models on its answers, to scale down to.")
     ] = False,
     add: Annotated[
-        bool, typer.Option("--add", help="Keep the models that the app has, and add these to its family.")
+        bool, typer.Option("--add", help="Keep the models and terms that the app has, and add these to its family.")
     ] = False,
     sha256: Annotated[str, typer.Option(help="What a model at an address must have, hexadecimal.")] = "",
     mcd: Annotated[int | None, typer.Option("--mcd", help="Promise at most this many misses in a row.")] = None,
@@ -117,9 +117,15 @@ def register_command(
             raise InvalidInputError("--sha256", "is of one model; with several give none, or files you have checked")
         models = [path for model in models for path in _of_folder(model)]
         paths = [_model_at(model, chosen, sha256) for model in models]
-        if add:
-            paths = [*models_of(Registered(chosen.home), app), *paths]
         promise = promise_of(mcd, mk)
+        if add:
+            registered = Registered(chosen.home)
+            paths = [*models_of(registered, app), *paths]
+            now = registered.terms(app)
+            slo = now.slo if slo is None else slo
+            min_accuracy = now.min_accuracy if min_accuracy is None else min_accuracy
+            weight = now.weight if weight is None else weight
+            promise = now.promise if mcd is None and mk is None else promise
         request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
         request = replace(request, make_family=make_family, min_accuracy=min_accuracy, weight=weight)
         try:
