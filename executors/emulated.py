@@ -139,7 +139,7 @@ class EmulatedExecutor:
             if life != self._life:
                 raise _gone()
             begun = _now()
-            length = hosted.longest(inputs)
+            length = hosted.longest(variant, inputs)
             takes = self._draw(hosted.curve.at(rows, length), hosted.p95.at(rows, length))
             if within is not None and takes > within:
                 await self._sleep_until(begun + within)
@@ -217,11 +217,14 @@ class _Hosted:
         self._varying = {s.name for s in app.inputs if s.varying} if profile.length else set()
         self._zeros: dict[int, tuple[Tensor, ...]] = {}
 
-    def longest(self, inputs: Sequence[Sequence[Tensor]]) -> int:
-        """Length that the batch is padded to; 0 where inputs do not vary."""
+    def longest(self, variant: str, inputs: Sequence[Sequence[Tensor]]) -> int:
+        """Length that the batch is padded to; 0 where inputs do not vary. Raises ExecutionError for one without."""
         if not self._varying:
             return 0
-        return max((t.shape[1] for tensors in inputs for t in tensors if t.name in self._varying), default=0)
+        varying = [t for tensors in inputs for t in tensors if t.name in self._varying]
+        if shapeless := next((t for t in varying if len(t.shape) < 2), None):
+            raise ExecutionError(f"{variant}: input {shapeless.name} is {list(shapeless.shape)}, without a length")
+        return max((t.shape[1] for t in varying), default=0)
 
     def zeros(self, rows: int) -> tuple[Tensor, ...]:
         """Outputs of ``rows`` rows, shared between batches: they are read-only bytes."""
@@ -236,5 +239,8 @@ class _Hosted:
 
 def _check_rows(variant: str, inputs: Sequence[Sequence[Tensor]], rows: int) -> None:
     """Rows of the queries' first tensors add up to ``rows``; queries without tensors count as they were announced."""
-    if all(inputs) and sum(tensors[0].rows for tensors in inputs) != rows:
-        raise ExecutionError(f"{variant}: the inputs hold {sum(t[0].rows for t in inputs)} rows, {rows} announced")
+    if not all(inputs):
+        return
+    held = sum(sum(tensors[0].shape[:1]) for tensors in inputs)
+    if held != rows:
+        raise ExecutionError(f"{variant}: the inputs hold {held} rows, {rows} announced")

@@ -296,12 +296,12 @@ def stack(
     """
     described: list[Described] = []
     buffers: list[Buffer] = []
-    varying = {spec.name for spec in specs if spec.varying}
-    longest = max((t.shape[1] for tensors in inputs for t in tensors if t.name in varying), default=0) if varying else 0
-    for spec in specs:
+    found = [[_find(variant, spec, tensors) for tensors in inputs] for spec in specs]
+    varying = (given for spec, given in zip(specs, found, strict=True) if spec.varying)
+    longest = max((tensor.shape[1] for given in varying for tensor in given), default=0)
+    for spec, given in zip(specs, found, strict=True):
         total, size = 0, 0
-        for tensors in inputs:
-            tensor = _find(variant, spec, tensors)
+        for tensor in given:
             total += tensor.shape[0]
             if spec.varying and tensor.shape[1] < longest:
                 buffers += filled_up(tensor, longest)

@@ -135,6 +135,10 @@ class SliceRunner:
         except ExecutionError as error:
             self._failed(batch, error)
             return
+        except Exception as error:  # of an executor's own making: it costs the batch, not all that this process does
+            log.exception("%s on %s raised what it should not", run.variant, self._device)
+            self._failed(batch, ExecutionError(f"{type(error).__name__}: {error}"))
+            return
         seconds = self._clock.monotonic() - began
         for (query, _), outputs in zip(inputs, split_rows(ran.outputs, [q.rows for q, _ in inputs]), strict=True):
             self._owner.ran(query, outputs)

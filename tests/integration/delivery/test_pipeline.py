@@ -54,7 +54,9 @@ async def system(broker_url: str, tmp_path: Path) -> AsyncIterator[Running]:
 
 
 class Brittle(EmulatedExecutor):
-    """Raises for any batch that holds a poisoned query, as a model would."""
+    """Raises for any batch that holds a poisoned query, as a model would, or as an executor should not."""
+
+    raises: Exception = ExecutionError("Gather: index 666 is out of bounds")
 
     async def run(
         self,
@@ -67,7 +69,7 @@ class Brittle(EmulatedExecutor):
     ) -> Executed:
         for tensors in inputs:
             if memoryview(bytes(tensors[0].data)).cast("f")[0] == POISON:
-                raise ExecutionError("Gather: index 666 is out of bounds")
+                raise self.raises
         return await super().run(variant, inputs, rows, within=within, apart=apart)
 
 
@@ -113,7 +115,12 @@ async def test_queries_before_the_first_plan_are_answered_or_expire_on_time(brok
         assert outcome.deadline <= outcome.at < outcome.deadline + 1.0
 
 
-async def test_a_query_that_breaks_the_model_fails_alone(broker_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("raises", [Brittle.raises, IndexError("tuple index 666 out of range")])
+async def test_a_query_that_breaks_the_model_or_the_executor_fails_alone(
+    broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: Exception
+) -> None:
+    monkeypatch.setattr(Brittle, "raises", raises)
+
     def brittle(system: System) -> None:
         system.make_executor = lambda device, part: Brittle(system.catalogue, device.type)
 

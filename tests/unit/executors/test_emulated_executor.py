@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ExecutionError, LoadError
+from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.tensor import Tensor, TensorSpec
+from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from tests.models.executor_models import APP, numbers, query, write_catalogue
@@ -84,6 +87,20 @@ async def test_a_batch_beyond_what_was_loaded_or_profiled_is_refused(catalogue: 
     await other.start()
     with pytest.raises(LoadError, match="no profile on 'gpu'"):
         await other.load(catalogue.variants["double"], max_batch=1)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+async def test_an_input_without_the_length_that_a_batch_is_padded_to_fails_it(shape: tuple[int, ...]) -> None:
+    app = App(name="texts", slo=0.1, inputs=(TensorSpec("text", "UINT8", (4,), varying=True),), outputs=APP.outputs)
+    variant = Variant(name="short", app=app.name, accuracy=0.5)
+    points = (BatchLatency(1, 0.010, 0.014),)
+    texts = Catalogue.of([app], [variant], [Profile(variant="short", device_type="cpu", points=points, length=4)])
+    executor = EmulatedExecutor(texts, "cpu")
+    await executor.start()
+    await executor.load(variant, max_batch=1)
+    with pytest.raises(ExecutionError, match="short: "):
+        await executor.run("short", [[Tensor("text", "UINT8", shape, b"1")]], 1)
+    await executor.run("short", [[Tensor("text", "UINT8", (1, 2), b"12")]], 1)
 
 
 async def test_without_jitter_the_chosen_quantile_is_what_a_batch_takes() -> None:
