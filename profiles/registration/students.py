@@ -123,44 +123,58 @@ def _ridge(features: Array, y: Array, rng: np.random.Generator) -> tuple[Array, 
 
 
 def _graph(inputs: Sequence[TensorSpec], targets: Sequence[_Target], layers: _Layers) -> onnx.ModelProto:
+    own = _prefix([*(spec.name for spec in inputs), *(target.spec.name for target in targets)])
     nodes, constants = [], {"head": layers.head.astype(np.float32), "offset": layers.offset.astype(np.float32)}
+
+    def add(kind: str, takes: Sequence[str], makes: str, **attributes: int) -> None:
+        nodes.append(helper.make_node(kind, [own + name for name in takes], [own + makes], **attributes))
+
     flat = []
     for i, spec in enumerate(inputs):
-        nodes.append(helper.make_node("Cast", [spec.name], [f"number{i}"], to=onnx.TensorProto.FLOAT))
-        nodes.append(helper.make_node("Reshape", [f"number{i}", f"flat_shape{i}"], [f"flat{i}"]))
+        nodes.append(helper.make_node("Cast", [spec.name], [f"{own}number{i}"], to=onnx.TensorProto.FLOAT))
+        add("Reshape", [f"number{i}", f"flat_shape{i}"], f"flat{i}")
         constants[f"flat_shape{i}"] = np.array([-1, prod(spec.row_shape)], np.int64)
         flat.append(f"flat{i}")
-    nodes.append(helper.make_node("Concat", flat, ["row"], axis=1))
+    add("Concat", flat, "row", axis=1)
     features = "row"
     if layers.first is not None and layers.bias is not None:
         constants |= {"first": layers.first.astype(np.float32), "bias": layers.bias.astype(np.float32)}
-        nodes.append(helper.make_node("Gemm", ["row", "first", "bias"], ["shifted"]))
-        nodes.append(helper.make_node("Relu", ["shifted"], ["features"]))
+        add("Gemm", ["row", "first", "bias"], "shifted")
+        add("Relu", ["shifted"], "features")
         features = "features"
-    nodes.append(helper.make_node("Gemm", [features, "head", "offset"], ["columns"]))
+    add("Gemm", [features, "head", "offset"], "columns")
     at = 0
     for i, target in enumerate(targets):
         constants[f"from{i}"], constants[f"to{i}"] = np.array([at]), np.array([at + target.columns.shape[1]])
         at += target.columns.shape[1]
-        nodes.append(helper.make_node("Slice", ["columns", f"from{i}", f"to{i}", "columns_axis"], [f"part{i}"]))
         part = f"part{i}"
+        add("Slice", ["columns", f"from{i}", f"to{i}", "columns_axis"], part)
         if target.classes is not None:
             constants[f"classes{i}"] = target.classes.astype(np.int64)
-            nodes.append(helper.make_node("ArgMax", [part], [f"largest{i}"], axis=1, keepdims=0))
-            nodes.append(helper.make_node("Gather", [f"classes{i}", f"largest{i}"], [f"class{i}"]))
+            add("ArgMax", [part], f"largest{i}", axis=1, keepdims=0)
             part = f"class{i}"
+            add("Gather", [f"classes{i}", f"largest{i}"], part)
         constants[f"shape{i}"] = np.array([-1, *target.spec.row_shape], np.int64)
-        nodes.append(helper.make_node("Reshape", [part, f"shape{i}"], [f"shaped{i}"]))
-        nodes.append(helper.make_node("Cast", [f"shaped{i}"], [target.spec.name], to=_TYPES[target.spec.datatype]))
+        add("Reshape", [part, f"shape{i}"], f"shaped{i}")
+        kind = _TYPES[target.spec.datatype]
+        nodes.append(helper.make_node("Cast", [f"{own}shaped{i}"], [target.spec.name], to=kind))
     constants["columns_axis"] = np.array([1], np.int64)
     graph = helper.make_graph(
         nodes,
         "student",
         [_port(spec) for spec in inputs],
         [_port(target.spec) for target in targets],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        [numpy_helper.from_array(value, own + name) for name, value in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """What none of ``names`` begins with."""
+    found = "student."
+    while any(name.startswith(found) for name in names):
+        found += "."
+    return found
 
 
 def _port(spec: TensorSpec) -> onnx.ValueInfoProto:

@@ -197,7 +197,11 @@ class Job:
         async for name, model in learned:
             self._progress(f"make {name}", 0.5)
             variant = self._keep_model(name, model)
-            answered = await self._evaluate(variant)
+            try:
+                answered = await self._evaluate(variant)
+            except InvalidInputError as error:
+                self._skipped[name] = error.problem
+                continue
             answers = answers_of(output, np.nan_to_num(answered.outputs[output.name]))
             found.append(Made(name, variant, answers, answered.finite, teacher.model))
         return found

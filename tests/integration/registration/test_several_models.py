@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,17 @@ def test_a_family_is_made_of_one_model_and_added_to(tmp_path: Path) -> None:
     small = write_model(tmp_path, short_sighted(), "small.onnx")
     register(request_of(kept, rows, others=(small,)), home)
     assert [path.name for path in models_of(Registered(home), "mine")] == ["large.onnx", "small.onnx"]
+
+
+def test_a_student_that_does_not_run_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> AsyncIterator[tuple[str, bytes]]:
+        yield "student-linear", b"no model"
+
+    monkeypatch.setattr("sluicegate.sluice.registration.registration_job.students", broken)
+    model, rows = write_model(tmp_path, linear()), write_rows(tmp_path)
+    record = register(replace(request_of(model, rows), make_family=True), tmp_path / "home").record
+    assert "does not run" in record.skipped["student-linear"]
+    assert "student-linear" not in {candidate.recipe for candidate in record.candidates}
 
 
 def test_a_copy_of_a_model_that_was_cut_short_is_made_again(tmp_path: Path) -> None:

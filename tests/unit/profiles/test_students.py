@@ -45,6 +45,18 @@ def test_the_wider_a_student_the_closer_it_answers() -> None:
     assert wide > 0.75
 
 
+@pytest.mark.parametrize("name", ["features", "student.row", "head", "part0"])
+def test_a_student_takes_and_gives_what_its_teacher_does_whatever_that_is_called(name: str) -> None:
+    given, answers = rows(50, 3)
+    inputs = (TensorSpec(name, "UINT8", (2, 3)),)
+    outputs = (TensorSpec("columns", "FP32", (3,)), TensorSpec("shifted", "INT32", (1,)))
+    taught = {"columns": answers["scores"], "shifted": answers["kind"]}
+    model = student(inputs, outputs, {name: given["pixels"]}, taught, width=4, seed=0)
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    columns, shifted = session.run(["columns", "shifted"], {name: given["pixels"]})
+    assert (columns.shape, shifted.shape) == ((50, 3), (50, 1))
+
+
 def test_what_cannot_be_taught_is_said() -> None:
     given, _ = rows(50, 3)
     spec = TensorSpec("boxes", "INT64", (2,))
