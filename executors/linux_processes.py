@@ -4,6 +4,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 GLANCES = 0.1
@@ -18,6 +20,14 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def pin(cores: Iterable[int]) -> None:
+    """Keep all threads of this process, and those that they make from now on, to ``cores``."""
+    cores = tuple(cores)
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def is_stopped(pid: int) -> bool:

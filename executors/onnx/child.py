@@ -29,7 +29,7 @@ import numpy as np
 from sluicegate.domain.errors import ExecutionError, SluiceError
 from sluicegate.domain.models.tensor import BYTES, Tensor, TensorSpec
 from sluicegate.executors.dtypes import DATATYPES, NUMPY_TYPES, array_of, data_of
-from sluicegate.executors.linux_processes import die_with_parent
+from sluicegate.executors.linux_processes import die_with_parent, pin
 from sluicegate.executors.onnx.apart import run_apart
 from sluicegate.executors.onnx.framing import (
     PREFIX,
@@ -125,7 +125,7 @@ class Child:
         from sluicegate.executors.onnx.sessions import Sessions
 
         if runtime.cores:
-            os.sched_setaffinity(0, runtime.cores)
+            pin(runtime.cores)
         if runtime.address_space_bytes:
             limit_memory(runtime.address_space_bytes)
         if runtime.provider == "cpu" and not runtime.address_space_bytes:

@@ -89,6 +89,19 @@ async def test_a_batch_far_larger_than_the_sockets_buffer_passes_both_ways(folde
     assert np.array_equal(np.frombuffer(done.outputs[0].data, np.float32).reshape(-1, 2), rows * 2)
 
 
+async def test_all_threads_of_a_child_run_on_the_cores_it_is_pinned_to(folder: Path, catalogue: Catalogue) -> None:
+    core = max(os.sched_getaffinity(0))
+    executor = OnnxExecutor(folder, catalogue.apps, Runtime(threads=2, cores=(core,)))
+    await executor.start()
+    try:
+        await executor.load(catalogue.variants["double"], max_batch=4)
+        threads = [int(thread) for thread in os.listdir(f"/proc/{executor.pid}/task")]  # noqa: PTH208 - no Path in async
+        assert len(threads) >= 3, "the two that serve its connections, and that of the operators"
+        assert [os.sched_getaffinity(thread) for thread in threads] == [{core}] * len(threads)
+    finally:
+        await executor.close()
+
+
 async def test_a_model_that_raises_fails_its_batch_alone(started: Started) -> None:
     async with started("raising", "double") as executor:
         pid = executor.pid
