@@ -5,6 +5,7 @@ the one asked for is refused. What ONNX Runtime raises becomes one line.
 """
 
 import hashlib
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -236,4 +237,4 @@ def resident_bytes() -> int:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return 0
-    return pages * 4096
+    return pages * resource.getpagesize()
