@@ -44,9 +44,11 @@ def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], No
     finally:
         os.close(reading)
     if found is None:
-        stopped = os.WIFSTOPPED(os.waitpid(pid, os.WNOHANG | os.WUNTRACED)[1])
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        stopped = os.WIFSTOPPED(status)
+        if stopped or not changed:  # else it has just ended by itself
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         long = f"run took more than {within:.3g} s, or {hangs_after(within):.3g} s of the processor"
         return Apart(None, "stood still" if stopped else long, blameless=stopped)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -57,16 +59,16 @@ def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], No
 
 
 def _read(file: int, pid: int, within: float) -> bytes | None:
-    """All of it; None where that is not there in time, by the clock or the processor's."""
+    """All of it; None where that is not there in time, by the clock or the processor's. What lies there then counts."""
     parts: list[bytes] = []
     began, hangs = time.monotonic(), hangs_after(within)
-    while (left := began + within - time.monotonic()) > 0.0:
-        soon = began + hangs - time.monotonic()
-        if select.select([file], [], [], soon if soon > 0.0 else min(left, GLANCES))[0]:
+    while True:
+        took = time.monotonic() - began
+        wait = hangs - took if took < hangs else min(within - took, GLANCES)
+        if select.select([file], [], [], max(wait, 0.0))[0]:
             part = os.read(file, 1 << 20)
             if not part:
                 return b"".join(parts)
             parts.append(part)
-        elif processor_s(pid) > hangs:
+        elif wait <= 0.0 or processor_s(pid) > hangs:
             return None
-    return None

@@ -155,6 +155,22 @@ async def test_what_hangs_is_killed_by_the_processors_time_long_before_the_clock
     assert hung == Apart(None, "run took more than 60 s, or 0.3 s of the processor")
 
 
+def test_a_copy_that_ends_just_when_its_time_is_up_costs_its_own_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(_: int, pid: int, __: float) -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr(apart, "_read", late)
+    assert run_apart(list, lambda: None, 4.0) == Apart(None, "run took more than 4 s, or 2.5 s of the processor")
+
+
+def test_an_answer_that_lies_there_when_time_is_up_counts() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"answer")
+    os.close(writing)
+    assert apart._read(reading, os.getpid(), 0.0) == b"answer"
+    os.close(reading)
+
+
 def spin() -> list[memoryview]:
     while True:
         pass
