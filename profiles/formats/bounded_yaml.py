@@ -18,16 +18,19 @@ MAX_VALUES = 500_000
 MAX_DEPTH = 64
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VARIABLE_HELP = {"SLUICE_DATA": "set it to the folder that holds the papers' data"}
-
-
 _BOOLEAN = "tag:yaml.org,2002:bool"
+_MERGE = "tag:yaml.org,2002:merge"
+_TWICE = "a key is given twice"
+_TOO_MANY = f"more than {MAX_VALUES} values; aliases multiply"
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses repeated keys: the last one would win without a word. ``true`` and ``false`` alone are booleans, as YAML
-    1.2 has it: ``off`` is the name of a choice, and ``no`` a country's.
+    1.2 has it: ``off`` is the name of a choice, and ``no`` a country's. Merged keys (``<<``) are counted before they
+    are: lists of aliases multiply there, too, and are no values yet.
     """
 
+    _merged = 0
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
         first: [(tag, pattern) for tag, pattern in known if tag != _BOOLEAN]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -39,9 +42,24 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is not None and key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, "a key is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, _TWICE, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    @override
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    self._count_merged(one)
+        super().flatten_mapping(node)
+
+    def _count_merged(self, node: yaml.Node) -> None:
+        if isinstance(node, yaml.MappingNode):
+            self.flatten_mapping(node)
+            self._merged += len(node.value)
+            if self._merged > MAX_VALUES:
+                raise yaml.constructor.ConstructorError(None, None, _TOO_MANY, node.start_mark)
 
 
 _Loader.add_implicit_resolver(_BOOLEAN, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
@@ -95,7 +113,7 @@ def parsed(text: str | bytes, what: str) -> Any:
 def _place(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
-    return f"{where}: a key is given twice" if error.problem == "a key is given twice" else where
+    return f"{where}: {error.problem}" if error.problem in (_TWICE, _TOO_MANY) else where
 
 
 def _count(value: Any, what: str) -> None:
@@ -105,7 +123,7 @@ def _count(value: Any, what: str) -> None:
         one, depth = rest.pop()
         left -= 1
         if left < 0:
-            raise ConfigurationError(f"{what}: more than {MAX_VALUES} values; aliases multiply")
+            raise ConfigurationError(f"{what}: {_TOO_MANY}")
         if depth > MAX_DEPTH:
             raise ConfigurationError(f"{what}: nested more than {MAX_DEPTH} deep")
         inside = one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple | set) else ()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,12 @@ def test_what_does_not_fit_together_is_named(changes: dict[str, Any], said: str)
             "g: [*f,*f,*f,*f,*f,*f,*f,*f]\n",
             "aliases multiply",
         ),
+        (
+            "a: &a {k: 1, l: 2}\n"
+            + "".join(f"{n}: &{n} {{<<: [{','.join([f'*{b}'] * 16)}]}}\n" for b, n in pairwise("abcdefg")),
+            r"line \d, column \d+.: .*aliases multiply",
+        ),
+        ("a: &a {<<: [*a, *a], b: 1}", "not YAML"),
         ("a: " + "[" * 3000 + "]" * 3000, "not YAML|nested"),
     ],
 )
@@ -258,6 +265,11 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, said: 
     with pytest.raises(ConfigurationError, match=said) as caught:
         read_scenario(_file(tmp_path, text), {})
     assert "\n" not in str(caught.value)
+
+
+def test_keys_are_merged_where_they_are_few() -> None:
+    text = "a: &a {k: 1, l: 2}\nb: &b {<<: *a, l: 3}\nc: {<<: [*a, *b], m: 4}\n"
+    assert parsed(text, "it") == {"a": {"k": 1, "l": 2}, "b": {"k": 1, "l": 3}, "c": {"k": 1, "l": 2, "m": 4}}
 
 
 def test_only_true_and_false_are_booleans() -> None:
