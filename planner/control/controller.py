@@ -15,6 +15,8 @@ Rules:
   says otherwise.
 - Where the machine itself is short (``sluicegate.planner.estimates.host_strain``) that is said, plans count on less of
   it, and what load alone asks for is asked for less and less often.
+- What failed to load is tried again where the plan in force still counts on it: a worker tries that with a newer plan
+  only, so it is published anew, ``load_failure_hold`` after the failure.
 - An answer is published if devices or the registry changed since the plan in force (who registers waits for it), if it
   holds other variants, or if a share moved by more than ``publish_change``: an epoch that changes nothing costs routers
   a switch for nothing. Placements on devices that died while it was solved are left out.
@@ -87,6 +89,7 @@ class Controller:
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._asking = Asking(self._settings)
+        self._unloaded: dict[tuple[str, str], float] = {}  # (device, variant) -> when it is to be tried again
         self._named = dict(previous.incarnations) if previous is not None else {}
         self._fleet.expect(self._named)
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
@@ -210,6 +213,7 @@ class Controller:
         self._named = dict(newest.incarnations) if newest is not None else {}
         self._fleet.expect(self._named, now)
         self._asking.begin()
+        self._unloaded.clear()
         self._shortage = ShortageWatch(self._settings.served_enough, self._settings.calm_plans)
         actions: list[ControllerAction | Solve] = []
         before = self._number
@@ -283,6 +287,16 @@ class Controller:
         self._recut(self._changes.overdue(now), now, actions)
         self._wish(now, actions)
         self._weigh_hosts(now, actions)
+        self._load_again(now, actions)
+
+    def _load_again(self, now: float, actions: list[ControllerAction | Solve]) -> None:
+        """Publish the plan in force anew where it counts on what failed to load a while ago."""
+        due = {key for key, at in self._unloaded.items() if at <= now}
+        self._unloaded = {key: at for key, at in self._unloaded.items() if key not in due}
+        placed = {(p.device, variant) for p in self._plan.placements for variant in p.variants} if self._plan else set()
+        if again := sorted(due & placed):
+            told = ", ".join(f"{variant} on {device}" for device, variant in again)
+            actions += self.again(f"loading {told} again", now)
 
     def _disown(self, gone: Iterable[tuple[str, str]], now: float, actions: list[ControllerAction | Solve]) -> None:
         """Have the plan in force name none of these: a worker that lives learns from that that it must rejoin."""
@@ -370,6 +384,8 @@ class Controller:
         if device_type is None or event.epoch.term != self._term:
             return
         for variant in event.failed:
+            if self._plan is not None and event.epoch == self._plan.epoch:
+                self._unloaded[event.device, variant] = now + self._settings.load_failure_hold
             if self._outlook.failed(variant, device_type, now):
                 actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
                 self._asking.want(f"{variant} failed to load on {event.device}", now)
@@ -439,4 +455,5 @@ class Controller:
         geometries = self._changes.geometries(self._fleet.usable())
         self._plan = replace(plan, epoch=epoch, created=now, incarnations=named, geometries=geometries)
         self._outlook.strain.planned(now)
+        self._unloaded.clear()
         actions.append(Publish(self._plan))

@@ -39,8 +39,8 @@ CATALOGUE = Catalogue.of(
 class World:
     """Drives a controller as a shell would, solving at once or on demand."""
 
-    def __init__(self, *, inline: bool = True, **settings: object) -> None:
-        self.controller = Controller(CATALOGUE, settings=ControllerSettings(**settings), term=3)  # type: ignore[arg-type]
+    def __init__(self, *, inline: bool = True, catalogue: Catalogue = CATALOGUE, **settings: object) -> None:
+        self.controller = Controller(catalogue, settings=ControllerSettings(**settings), term=3)  # type: ignore[arg-type]
         self.inline = inline
         self.log: list[object] = []
         self.out: list[Solve] = []
@@ -392,3 +392,35 @@ def test_shortage_is_announced_once_and_its_end_once() -> None:
     seen += world.run(40.0, 120.0, qps=10)
     states = [a.state for a in seen if isinstance(a, Announce) and a.subject == "app:a"]
     assert states == ["shortage", "served"]
+
+
+def test_the_only_variant_of_an_app_is_tried_again_where_it_failed_to_load() -> None:
+    """The answer to the failure places what was placed, which is worth no epoch, and a worker tries with a newer one
+    only: that comes once the failure is a while ago, and no oftener."""
+    slow = CATALOGUE.profiles[SLOW, "cpu"]
+    only = Catalogue.of([App(name="a", slo=0.3)], [Variant(name=SLOW, app="a", accuracy=0.9)], [slow])
+    world = World(catalogue=only, load_failure_hold=20.0)
+    world.run(1000.0, 1010.0)
+    plan = world.controller.plan
+    assert plan is not None and {p.device for p in plan.placements} == {"d0", "d1"}
+    seen = world.send(PlanAcknowledged("d0", plan.epoch, (), (SLOW,)), 1010.0) + world.run(1010.0, 1029.5)
+    assert not published(seen)
+    again = published(world.run(1029.5, 1060.0))
+    assert [(one.plan.created, one.plan.reason) for one in again] == [(1030.0, f"loading {SLOW} on d0 again")]
+    assert again[0].plan.placements == plan.placements
+    world.send(PlanAcknowledged("d0", again[0].plan.epoch, (SLOW,), ()), 1060.0)
+    assert not published(world.run(1060.0, 1100.0))
+
+
+def test_a_failed_load_that_another_plan_followed_is_not_tried_once_more() -> None:
+    slow = CATALOGUE.profiles[SLOW, "cpu"]
+    only = Catalogue.of([App(name="a", slo=0.3)], [Variant(name=SLOW, app="a", accuracy=0.9)], [slow])
+    world = World(catalogue=only, load_failure_hold=20.0)
+    world.run(1000.0, 1010.0)
+    plan = world.controller.plan
+    assert plan is not None
+    world.send(PlanAcknowledged("d0", plan.epoch, (), (SLOW,)), 1010.0)
+    later = published(world.run(1010.0, 1015.0, devices=("d0", "d1", "d2")))
+    assert later, "a device joined"
+    world.send(PlanAcknowledged("d0", plan.epoch, (), (SLOW,)), 1015.0)  # told late, of the plan before
+    assert not published(world.run(1015.0, 1060.0, devices=("d0", "d1", "d2")))
