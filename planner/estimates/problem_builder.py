@@ -6,7 +6,8 @@ Rules:
 - Each batch on a starved host takes its delay longer, whatever its size: that much of what was measured there is no
   factor on its profile. An app with strain is planned for so many times its demand
   (``sluicegate.planner.estimates.host_strain``).
-- What failed to load is left out for ``load_failure_hold``, unless its app has nothing else.
+- What failed to load on a device is left out on its type, however that is cut, for ``load_failure_hold``, unless its
+  app has nothing else.
 - What was measured leaves no app without a variant for good: who is not planned with is not timed any more. Where all
   that fit by their profiles are measured too slow, those that still answer within the SLO count as just fitting, and
   the others as profiled once they were not timed for ``load_failure_hold``.
@@ -59,7 +60,8 @@ class Outlook:
         ]
         self._catalogue = catalogue
         self._factors.registered(catalogue)
-        self._failed = {key: until for key, until in self._failed.items() if key in catalogue.profiles}
+        filed = {_of_device(key) for key in catalogue.profiles}
+        self._failed = {key: until for key, until in self._failed.items() if key in filed}
         self._timed = {key: at for key, at in self._timed.items() if key in catalogue.profiles}
         return changed
 
@@ -192,11 +194,9 @@ class Outlook:
         known = self._delayed()
         if not barred:
             return known
-        profiles = {key: p for key, p in known.profiles.items() if key not in barred}
+        profiles = {key: p for key, p in known.profiles.items() if _of_device(key) not in barred}
         left = {self._catalogue.variants[variant].app for variant, _ in profiles}
-        for key in sorted(barred):
-            if key in self._catalogue.profiles and self._catalogue.variants[key[0]].app not in left:
-                profiles[key] = known.profiles[key]
+        profiles |= {key: p for key, p in known.profiles.items() if self._catalogue.variants[key[0]].app not in left}
         return Catalogue(self._catalogue.apps, self._catalogue.variants, dict(sorted(profiles.items())))
 
     def _delayed(self) -> Catalogue:
@@ -216,6 +216,12 @@ class Outlook:
             for key, p in served.profiles.items()
         }
         return replace(served, profiles=profiles)
+
+
+def _of_device(key: tuple[str, str]) -> tuple[str, str]:
+    """The variant and the device type of a profile, which may be one of slices (``profile_type``)."""
+    variant, kind = key
+    return variant, kind.partition(":")[0]
 
 
 def _class_name(app: str, slo: float) -> str:

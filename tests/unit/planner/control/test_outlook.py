@@ -106,6 +106,23 @@ def test_what_failed_to_load_is_left_out_for_a_while_unless_its_app_has_nothing_
     )
 
 
+def test_what_failed_to_load_on_a_slice_is_left_out_on_every_slice_of_the_type() -> None:
+    """Who tells of it names the device, and profiles are filed under its type and how that is cut."""
+    kinds = ("cpu", "a100:3g", "a100:1g", "a100x:3g")
+    sliced = Catalogue.of(APPS, VARIANTS, [profile(v.name, kind, 0.02) for v in VARIANTS for kind in kinds])
+    found = Outlook(sliced, ControllerSettings(load_failure_hold=40.0))
+    found.failed("a-l", "a100", NOW)
+    barred = set(sliced.profiles) - set(found.problem((), (), NOW + 39.0).catalogue.profiles)
+    assert barred == {("a-l", "a100:3g"), ("a-l", "a100:1g")}
+    assert found.registered(Catalogue.of(APPS, VARIANTS, [*sliced.profiles.values(), profile("b-o", "gpu", 0.3)]))
+    assert barred.isdisjoint(found.problem((), (), NOW + 39.0).catalogue.profiles), "another app is no reason to retry"
+    assert barred <= set(found.problem((), (), NOW + 40.0).catalogue.profiles)
+    alone = Catalogue.of(APPS[:1], VARIANTS[1:2], [profile("a-l", "a100:3g", 0.02), profile("a-l", "a100:1g", 0.05)])
+    only = Outlook(alone, ControllerSettings(load_failure_hold=40.0))
+    only.failed("a-l", "a100", NOW)
+    assert only.problem((), (), NOW + 1.0).catalogue.profiles == alone.profiles, "there is nothing else"
+
+
 @pytest.mark.parametrize(
     ("apps", "slices", "enough"), [(5, (1,), 5), (5, (1, 1), 3), (5, (2, 3), 1), (2, (1, 2, 1), 1), (9, (1,), 8)]
 )
