@@ -195,7 +195,10 @@ class Controller:
                 if device_type is not None:
                     for variant in event.failed:
                         self._outlook.failed(variant, device_type, now)
-            case Ticked() | Solved():
+            case Ticked():  # who leads says so, and who takes over where nobody did
+                for state in self._fleet.bury(now):
+                    self._changes.left(state.device.name)
+            case Solved():
                 pass
             case _:
                 assert_never(event)

@@ -9,7 +9,7 @@ Rules:
   again and again. A term begins with the one that the plan before it counted on, if that is one of them.
 - Where nothing could be heard of anyone, nobody was silent: all of them get the whole timeout anew, expected ones too.
 - Devices that the plan before this term counted on are expected; those that stay silent for ``timeout`` since it began
-  are gone.
+  are gone, and at once those that had died before.
 - Nothing is decided here but that; the controller turns changes into plans.
 """
 
@@ -94,11 +94,15 @@ class Fleet:
         """Expected devices that were not heard of in time, with their incarnation, told once."""
         if self._began is None:
             self._began = now
-        if now - self._began <= self._timeout:
-            return []
-        gone = sorted(self._expected.items())
-        self._expected.clear()
+        late = now - self._began > self._timeout
+        gone = [(name, one) for name, one in sorted(self._expected.items()) if late or self._died(name, one)]
+        for name, _ in gone:
+            del self._expected[name]
         return gone
+
+    def _died(self, device: str, incarnation: str) -> bool:
+        state = self._states.get(device)
+        return state is not None and not state.alive and state.incarnation == incarnation
 
     def incarnations(self) -> dict[str, str]:
         """Incarnation of each device that lives: one that is leaving may still finish what it has."""

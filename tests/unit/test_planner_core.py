@@ -632,6 +632,36 @@ def test_safe_mode_of_the_leader_before_ends_once_its_device_is_back_and_ones_ow
     assert world.tell(SweepBegan("d1", 17, 17)) == [LetIn("d1"), SafeMode("b", "d1", False, "d1 is back")]
 
 
+def stood_by(newest: Plan) -> World:
+    """Stands by behind a leader while d0 and d1 beat, then d0 alone, until ``newest`` comes."""
+    world = World()
+    leader = Lease(term=7, holder="other", claims=world.core._lease.newest.place)  # type: ignore[union-attr]
+    for renewal in range(12):
+        world.tell(LeaseRead(replace(leader, renewals=renewal, claims=None if renewal else leader.claims)))
+        world.run(0.5, *(("d0", "d1") if renewal < 2 else ("d0",)))
+    world.tell(PlanRead(newest))
+    world.tell(SafeModeRead("b", "d1", True))
+    return world
+
+
+def test_who_takes_over_from_who_missed_a_device_does_not_take_it_for_one_that_is_back() -> None:
+    world = stood_by(Plan(epoch=Epoch(7, 3), created=1.0, incarnations={"d0": "i"}))
+    world.work_topics = ("d0", "d1")
+    said = world.run(LEASE + 1.0, "d0")
+    assert of(Lead, said) and not of(SafeMode, said)
+    assert of(Sweep, said) == [Sweep("d1")]
+
+
+def test_a_device_that_died_while_this_one_stood_by_is_reclaimed_as_it_takes_over() -> None:
+    world = stood_by(Plan(epoch=Epoch(7, 3), created=1.0, incarnations={"d0": "i", "d1": "i"}))
+    world.work_topics = ("d0", "d1")
+    said = world.run(LEASE + 1.0, "d0")
+    (at,) = [k for k, action in enumerate(said) if isinstance(action, Lead)]
+    until = next(k for k, action in enumerate(said) if k > at and isinstance(action, WakeAt))
+    assert of(Reclaim, said[at:until]) == [Reclaim("d1", "i")] and not of(SafeMode, said)
+    assert plans(said)[0].incarnations == {"d0": "i"}
+
+
 def test_a_device_that_is_back_is_let_in_at_the_end_of_the_sweep_and_not_before() -> None:
     world = World()
     dead(world)
