@@ -261,6 +261,9 @@ class Controller:
             case Change.STAYS | Change.CHANGED:
                 self._asking.want(reason, now)
                 self._reduce(reason, now, actions)
+                plan = self._plan
+                if plan is not None and plan.incarnations.get(event.device, event.incarnation) != event.incarnation:
+                    self._carry_on(plan, reason, now, actions)
         self._asking.publish_anyway = True
 
     def _name_leaving(self, event: DeviceSeen, now: float, actions: list[ControllerAction | Solve]) -> None:

@@ -164,6 +164,20 @@ def test_a_worker_that_was_restarted_is_named_by_the_plan_at_once_and_nothing_is
     assert (publish.plan.reason, publish.plan.solve_s) == ("device d1 restarted", 0.0)
 
 
+def test_a_worker_that_was_restarted_with_other_memory_or_to_stay_is_named_before_the_answer() -> None:
+    """Solving takes a while, and nothing on its topic is answered until a plan names the new worker."""
+    world = World()
+    world.run(100.0, 105.0)
+    world.inline = False
+    (named,) = published(world.send(DeviceSeen("d1", "cpu", "second", memory_bytes=1 << 33), 105.1))
+    assert (named.plan.incarnations, named.plan.reason) == ({"d0": "i", "d1": "second"}, "device d1 changed")
+    assert {p.device for p in named.plan.placements} == {"d0", "d1"}
+    assert not published(world.send(DeviceSeen("d1", "cpu", "second", memory_bytes=1 << 32), 105.2)), "named already"
+    world.send(DeviceSeen("d0", "cpu", "i", leaving=True), 105.3)
+    (named,) = published(world.send(DeviceSeen("d0", "cpu", "third"), 105.4))
+    assert (named.plan.incarnations, named.plan.reason) == ({"d0": "third", "d1": "second"}, "device d0 stays")
+
+
 def test_a_device_is_missed_after_more_than_two_seconds_of_silence() -> None:
     world = World()
     world.run(100.0, 105.0)
@@ -246,20 +260,20 @@ def test_another_catalogue_is_planned_for_at_once_by_who_leads_and_only_where_it
     assert not published(world.send(stale, 105.5))
 
 
-def test_a_device_that_changed_before_a_question_was_dropped_is_named_by_the_next_answer() -> None:
+def test_a_device_that_joined_before_a_question_was_dropped_is_named_by_the_next_answer() -> None:
     more = Catalogue.of(
         [*CATALOGUE.apps.values(), App(name="b", slo=0.3)], CATALOGUE.variants.values(), CATALOGUE.profiles.values()
     )
     world = World()
     world.run(100.0, 105.0)
     world.inline = False
-    assert not published(world.send(DeviceSeen("d1", "cpu", "later", price=2.0), 105.1)), "restarted, at another price"
-    assert world.out.pop().reason == "device d1 changed"
-    (again,) = world.controller.registered(more, 105.2, leads=True)
+    assert not published(world.send(DeviceSeen("d2", "cpu", "later", price=2.0), 105.1) + world.beat(105.4))
+    assert world.out.pop().reason == "device d2 joined"
+    (again,) = world.controller.registered(more, 105.5, leads=True)
     assert isinstance(again, Solve)
     world.out.append(again)
-    (plan,) = published(world.answer(105.3))
-    assert plan.plan.incarnations == {"d0": "i", "d1": "later"}
+    (plan,) = published(world.answer(105.6))
+    assert plan.plan.incarnations == {"d0": "i", "d1": "i", "d2": "later"}
 
 
 def test_one_solve_is_out_and_what_changed_meanwhile_is_solved_next() -> None:
