@@ -15,7 +15,8 @@ Rules.
   last. Not of an app with a promise, as below.
 - What is held is routed in its order when a plan takes force, and expires at its deadline.
 - A query that comes past its deadline ends here. Not so one of an app with a promise: it goes on to the worker, where
-  its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first.
+  its stream's misses are counted. What must be missed here all the same (no capacity, no plan) is announced first,
+  until a plan brings capacity; what cannot be sent (too large, no topic) is, too, until two SLOs after the last.
 - Where another router may send what this one sends (``Overlapped``), devices get copies, and each counts its own: the
   promise is announced as not to be counted on until two SLOs later, when all of them have ended.
 
@@ -71,6 +72,7 @@ ASK_AGAIN = 1.0
 POISON_S = 60.0
 MOST_POISON = 1000
 _MISSED = "queries are missed here"
+_UNSENT = "queries are lost on their way"
 _NOT_SENT = {TooLarge: Reason.TOO_LARGE, WorkTopicGone: Reason.DEVICE_LOST}
 
 
@@ -239,7 +241,7 @@ class RouterCore:
                 self._registered(event, now)
                 return ()
             case TooLarge(query, problem) | WorkTopicGone(query, problem):
-                return self._end(query, OutcomeKind.FAILED, _NOT_SENT[type(event)], problem)
+                return self._not_sent(End(query, OutcomeKind.FAILED, _NOT_SENT[type(event)], problem), now)
             case _:
                 assert_never(event)
 
@@ -319,6 +321,13 @@ class RouterCore:
             return [end]
         why = "queries are missed before any worker gets them: no capacity is ready"
         return [*self._notices.begin(self.app.name, _MISSED, why), end]
+
+    def _not_sent(self, end: End, now: float) -> list[RouterAction]:
+        if self._goals is not None or end.query.query_class is not QueryClass.STRICT:
+            return [end]
+        until = now + 2.0 * self.app.slo
+        why = f"queries are missed before any worker gets them: {end.detail}"
+        return [*self._notices.begin(self.app.name, _UNSENT, why, until), WakeAt(until), end]
 
     def _overlapped(self, now: float) -> list[RouterAction]:
         if not self.app.promise.active:

@@ -298,6 +298,21 @@ def test_what_is_too_large_fails_and_counts_for_the_promise() -> None:
         assert end == End(query, OutcomeKind.FAILED, Reason.DEVICE_LOST, "device.d0.work does not exist")
 
 
+def test_what_cannot_be_sent_puts_a_promise_off_for_two_slos_and_says_why() -> None:
+    router = Router(PROMISE)
+    router.planned(T, ("d0", "good", 1.0))
+    big, late = Query("big", "a", T, T + 1), Query("late", "a", T, T + 1)
+    said, wake, _ = router.told(TooLarge(big, "2 MiB; at most 1"), T + 1)
+    told = "queries are missed before any worker gets them: 2 MiB; at most 1"
+    assert (said, wake) == (Announce("app:a", "safe_mode", told), WakeAt(T + 1 + 2 * SLO))
+    assert states(router.told(WorkTopicGone(late, "device.d0.work does not exist"), T + 1.5)) == []
+    assert states(router.told(Woke(), T + 1 + 2 * SLO)) == []
+    assert router.told(Woke(), T + 1.5 + 2 * SLO) == [
+        Announce("app:a", "promise_kept", "queries are lost on their way no more")
+    ]
+    assert states(router.told(TooLarge(replace(big, query_class=QueryClass.BEST_EFFORT), ""), T + 9)) == []
+
+
 def test_a_query_that_is_held_cannot_come_again_and_the_story_is_told() -> None:
     router = Router()
     query = Query("twice", "a", T, T + 1)
