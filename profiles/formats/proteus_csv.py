@@ -11,7 +11,8 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Collection, Mapping
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
@@ -106,20 +107,15 @@ def _accuracy_lines(path: Path) -> list[tuple[str, float]]:
 
 
 def _slos(path: Path, multiple: str) -> dict[str, float]:
-    rows = [r for r in csv.DictReader(io.StringIO(_read(path))) if r.get("multiple") == multiple]
+    rows = [row for _, row in _rows(path, {"family", "multiple", "slo_ms"}) if row["multiple"] == multiple]
     if not rows:
         raise InvalidInputError("slo", f"{path.name} has no multiple {multiple!r}; use 1x, 1.5x, ... or seconds")
-    return {r["family"]: _number(f"{path.name} slo_ms", r.get("slo_ms")) / 1e3 for r in rows}
+    return {r["family"]: _number(f"{path.name} slo_ms", r["slo_ms"]) / 1e3 for r in rows}
 
 
 def _table(path: Path, batch_sizes: frozenset[int]) -> _Table:
     table: _Table = {}
-    reader = csv.DictReader(io.StringIO(_read(path)))
-    missing = {"Model", "Accel", "batchsize", "50th_pct", "90th_pct"} - set(reader.fieldnames or ())
-    if missing:
-        raise InvalidInputError(path.name, f"has no column {sorted(missing)[0]!r}; is it aggregate_profiled.csv?")
-    for row in reader:
-        where = f"{path.name}:{reader.line_num}"
+    for where, row in _rows(path, {"Model", "Accel", "batchsize", "50th_pct", "90th_pct"}):
         device_type = DEVICE_TYPES.get(row["Accel"])
         batch = _number(f"{where} batchsize", row["batchsize"])
         if device_type is None or batch not in batch_sizes:
@@ -129,6 +125,19 @@ def _table(path: Path, batch_sizes: frozenset[int]) -> _Table:
         point = BatchLatency(int(batch), median, max(median, p95))
         table.setdefault((row["Model"], device_type), {})[point.batch] = point
     return table
+
+
+def _rows(path: Path, columns: set[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each row stands, and its fields, ``columns`` among them."""
+    reader = csv.DictReader(io.StringIO(_read(path)))
+    try:
+        if missing := columns - set(reader.fieldnames or ()):
+            name = path.name.removesuffix(".gz")
+            raise InvalidInputError(path.name, f"has no column {sorted(missing)[0]!r}; is it {name}?")
+        for row in reader:
+            yield f"{path.name}:{reader.line_num}", row
+    except csv.Error as error:
+        raise InvalidInputError(path.name, f"is no table of commas ({error})") from error
 
 
 def _latency(field: str, text: str | None) -> float:
@@ -155,7 +164,7 @@ def _read(path: Path) -> str:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data: bytes = file.read(MAX_BYTES + 1)
         text = data.decode()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigurationError(f"cannot read {path}: {error}; point to a copy of the Proteus data") from error
     except UnicodeDecodeError as error:
         raise InvalidInputError(path.name, "is not UTF-8 text") from error

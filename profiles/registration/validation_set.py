@@ -10,6 +10,7 @@ anything. Texts, and labels that are texts, are arrays of NumPy's strings. What 
 """
 
 import hashlib
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,8 +33,12 @@ LABELS = ("label", "labels", "y", "target")
 LEAST_ROWS = 20
 """Fewer say nothing: one row would be worth five points of accuracy."""
 MAX_BYTES = 4 << 30
-UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError, ValueError)
-"""What reading an archive of arrays raises where it is damaged, encrypted, or holds something else."""
+UNREADABLE = (
+    OSError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError, ValueError,
+    ArithmeticError, LookupError, TypeError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+"""What reading an archive of arrays raises where it is damaged, encrypted, or holds something else: NumPy reads headers
+as Python's literals, and lets through what is wrong with them."""
 _MAX_FILES = 200_000
 _NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "INT8": np.int8, "UINT16": np.uint16, "INT16": np.int16, "FP16": np.float16,

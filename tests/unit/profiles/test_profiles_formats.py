@@ -251,8 +251,26 @@ def test_a_truncated_or_absent_proteus_table_is_a_clear_error(tmp_path: Path) ->
     table.write_bytes(table.read_bytes()[:-12])
     with pytest.raises(ConfigurationError, match="aggregate_profiled"):
         load_proteus(folder)
+    table.write_bytes(gzip.compress(GOOD.encode())[:10] + b"\xff" * 40)
+    with pytest.raises(ConfigurationError, match="aggregate_profiled"):
+        load_proteus(folder)
     with pytest.raises(ConfigurationError, match="Proteus"):
         load_proteus(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("multiple,slo_ms\n1x,300\n", "has no column 'family'"),
+        ("family,multiple\nfamily,1x\n", "has no column 'slo_ms'"),
+        ("family,multiple,slo_ms\n" + "f" * 140_000 + ",1x,300\n", "is no table"),
+    ],
+)
+def test_slos_of_proteus_that_are_no_table_of_them_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    folder = proteus_folder(tmp_path, GOOD)
+    (folder / "slo_by_multiple.csv").write_text(text)
+    with pytest.raises(InvalidInputError, match=told):
+        load_proteus(folder, slo="1x")
 
 
 def test_the_profiles_of_ramsis_are_read(sluice_data: Path) -> None:

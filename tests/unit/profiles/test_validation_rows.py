@@ -70,6 +70,15 @@ def archive_by_another_name(path: Path) -> None:
     write_rows(path.parent).rename(path)
 
 
+def of_header(text: str) -> Callable[[Path], None]:
+    """A .npy file with this header, and next to nothing behind it."""
+
+    def written(path: Path) -> None:
+        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(64))
+
+    return written
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -79,6 +88,13 @@ def archive_by_another_name(path: Path) -> None:
         (no_arrays, "'x' is no array"),
         (of_files(os.mkfifo), "x.npy is not a plain file"),
         (of_files(Path.mkdir), "x.npy is not a plain file"),
+        (of_files(of_header("{'descr': '<f8', 'shape': (2,")), "cannot be read"),
+        (
+            of_files(of_header("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), 1: 2, 'a': 3}\n")),
+            "cannot be read",
+        ),
+        (of_files(of_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({1 << 70},)}}\n")), "cannot be read"),
+        (of_files(of_header("{'descr': ('f8',), 'fortran_order': False, 'shape': (1,)}\n")), "cannot be read"),
         (of_files(archive_by_another_name), "does not hold plain arrays"),
     ],
 )
