@@ -137,7 +137,10 @@ class OnnxExecutor:
 
     def _path(self, variant: Variant) -> Path:
         found = (folder / variant.model for folder in self._folders)
-        return next((path for path in found if path.exists()), self._folders[0] / variant.model).resolve()
+        try:
+            return next((path for path in found if path.exists()), self._folders[0] / variant.model).resolve()
+        except OSError as error:
+            raise LoadError(f"{variant.name}: {variant.model} cannot be looked for: {error.strerror}") from error
 
     async def unload(self, variant: str) -> None:
         """Forget it; unknown names and a child that is gone are ignored."""

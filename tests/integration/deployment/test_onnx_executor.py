@@ -269,6 +269,18 @@ async def test_a_model_that_cannot_serve_the_app_is_refused(
         assert numbers((await executor.run("double", [query((1, 0))], 1)).outputs[0]) == [[2, 0]]
 
 
+async def test_a_model_in_a_folder_that_cannot_be_looked_into_is_not_loaded(
+    started: Started, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    async with started() as executor:
+        monkeypatch.setattr(Path, "exists", denied)
+        with pytest.raises(LoadError, match=r"double: .* cannot be looked for: Permission denied"):
+            await executor.load(catalogue.variants["double"], max_batch=1)
+
+
 async def test_a_broken_new_model_under_an_old_name_keeps_the_old_one(started: Started, catalogue: Catalogue) -> None:
     async with started("double") as executor:
         for other in (replace(catalogue.variants["garbage"], name="double"), catalogue.variants["double"]):
