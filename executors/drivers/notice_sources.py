@@ -5,6 +5,7 @@ Rules:
 - The file may be absent (no notices); over HTTP 404 means none, as cloud metadata services answer.
 - What cannot be understood is one clear error; nothing of it is taken.
 - Answers are bounded in size and time; redirects are not followed.
+- Neither errors nor logs repeat what an address may keep secret: user, password and query.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import orjson
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.executors.drivers.provider import Notice, ProviderError
+from sluicegate.profiles.formats.addresses import shown
 
 MAX_BYTES = 1 << 20
 MAX_NOTICES = 10_000
@@ -60,7 +62,11 @@ def file_notices(path: Path) -> NoticeReader:
 def http_notices(url: str) -> NoticeReader:
     """Notices from a metadata service. Raises ConfigurationError for a URL that is not http(s)."""
     if not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"notices {url!r}: give an http:// or https:// address")
+        raise ConfigurationError("notices: give an http:// or https:// address")
+    try:
+        name = shown(url)
+    except ValueError:
+        raise ConfigurationError("notices: is no address; look at its brackets") from None
 
     async def read() -> bytes | None:
         try:
@@ -71,15 +77,16 @@ def http_notices(url: str) -> NoticeReader:
                 if got.status == 404:
                     return None
                 if got.status != 200:
-                    raise ProviderError(f"notices {url}: answered {got.status}")
+                    raise ProviderError(f"notices {name}: answered {got.status}")
                 content = bytearray()
                 while len(content) <= MAX_BYTES and (part := await got.content.readany()):
                     content += part
                 return bytes(content)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ProviderError(f"notices {url}: {str(error) or type(error).__name__}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:  # others than of sockets may repeat the address
+            told = str(error) if isinstance(error, aiohttp.ClientOSError) else type(error).__name__
+            raise ProviderError(f"notices {name}: {told}") from None
 
-    return NoticeReader(url, read)
+    return NoticeReader(name, read)
 
 
 def notices_of(content: bytes, name: str) -> tuple[Notice, ...]:

@@ -16,6 +16,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.profiles.formats.addresses import shown
 
 FOLDER = "downloads"
 FIELD = "model"
@@ -30,12 +31,6 @@ _REMOTE = frozenset({"abfs", "adl", "az", "file", "ftp", "gcs", "gs", "http", "h
 def is_address(text: str) -> bool:
     """Whether ``text`` is an address and not a path."""
     return bool(_ADDRESS.match(text))
-
-
-def shown(url: str) -> str:
-    """``url`` for people: without user, password, query and fragment."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]
 
 
 def fetch(url: str, home: Path, max_bytes: int, sha256: str = "") -> Path:

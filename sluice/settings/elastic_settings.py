@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
+from sluicegate.profiles.formats.addresses import shown
 from sluicegate.profiles.formats.field_types import Seconds, Text
 from sluicegate.sluice.settings.endpoint_settings import Section
 
@@ -55,7 +56,7 @@ class ProcurementSettings(SpotFields, Section):
     def _near(self) -> "ProcurementSettings":
         if self.is_address and not self.notices_remote and not _loopback(urlsplit(self.notices).hostname or ""):
             raise ValueError(
-                f"notices: {self.notices!r:.100} is not on this machine; set notices_remote if that is meant"
+                f"notices: {shown(self.notices)!r:.100} is not on this machine; set notices_remote if that is meant"
             )
         return self
 

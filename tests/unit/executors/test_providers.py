@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from pydantic import ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.executors.drivers.notice_sources import MAX_BYTES, file_notices, http_notices, notices_of
 from sluicegate.executors.drivers.provider import Notice, ProviderError
 from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
 from sluicegate.planner.capacity.procurement import Kind, Prices
+from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from tests.harness import free_port
 
 
@@ -73,6 +75,33 @@ async def test_http_answers_404_without_notices_and_errors_are_one_line(unused_t
         await http_notices(f"{base}/none").poll()
     with pytest.raises(ConfigurationError):
         http_notices("file:///etc/passwd")
+
+
+@pytest.mark.parametrize("answer", ["gone", "500 Broken", "200 OK"])
+async def test_what_an_address_of_notices_keeps_secret_is_not_told(unused_tcp_port_of: int, answer: str) -> None:
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 4\r\n\r\noops".encode())
+        await writer.drain()
+        writer.close()
+
+    at = unused_tcp_port_of
+    server = None if answer == "gone" else await asyncio.start_server(answered, "127.0.0.1", at)
+    with pytest.raises(ProviderError) as told:
+        await http_notices(f"http://user:secret@127.0.0.1:{at}/some?token=secret").poll()
+    assert f"http://127.0.0.1:{at}/some" in str(told.value)
+    assert "secret" not in str(told.value)
+    if server is not None:
+        server.close()
+
+
+def test_settings_do_not_repeat_what_an_address_of_notices_keeps_secret() -> None:
+    with pytest.raises(ConfigurationError) as told:
+        http_notices("http://user:secret@[::1/some")
+    assert "secret" not in str(told.value)
+    with pytest.raises(ValidationError) as refused:
+        ProcurementSettings(notices="http://user:secret@example.com/some?token=secret")
+    assert "secret" not in refused.value.errors()[0]["msg"]
 
 
 async def test_notices_over_http_may_come_in_parts_and_are_bounded(unused_tcp_port_of: int) -> None:

@@ -9,8 +9,9 @@ import fsspec
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.profiles.formats.addresses import shown
 from sluicegate.sluice.registration import link_local
-from sluicegate.sluice.registration.model_download import FOLDER, fetch, forget, is_address, shown
+from sluicegate.sluice.registration.model_download import FOLDER, fetch, forget, is_address
 
 CONTENT = b"a model" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
