@@ -150,9 +150,9 @@ class WorkerSettings(Section):
 
     ``guard_s``: seconds that policies which wait keep back for hops and late timers, unless the options say otherwise.
     ``run_timeout_factor``, ``run_timeout_floor_s``: a batch that takes longer than so many times its profiled 95th
-    percentile, and longer than the floor, hangs: its process is killed and started again. Where it runs on one thread of
-    a CPU so does one that had the processor for a quarter of that, or for 1.5 s less where that is more. So does a load
-    that takes longer than so many times its profiled time, and longer than ``load_timeout_floor_s``.
+    percentile, and longer than the floor, hangs: its process is killed and started again. Where it runs on one thread
+    of a CPU so does one that had the processor for a quarter of that, or for 1.5 s less where that is more. So does a
+    load that takes longer than so many times its profiled time, and longer than ``load_timeout_floor_s``.
     ``quantile``: of profiled latencies, that deadlines count on: in batches, in routers and at admission alike.
     ``memory_margin_mb``: that an executor on a CPU may take beyond what it needs once its models are loaded; a batch
     that asks for more fails, and nothing else (0: no limit). ``cuda``, ``slices``: of devices that are GPUs.
