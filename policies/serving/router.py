@@ -241,7 +241,8 @@ class RouterCore:
                 self._registered(event, now)
                 return ()
             case TooLarge(query, problem) | WorkTopicGone(query, problem):
-                return self._not_sent(End(query, OutcomeKind.FAILED, _NOT_SENT[type(event)], problem), now)
+                end = End(query, OutcomeKind.FAILED, _NOT_SENT[type(event)], problem)
+                return self._missed(end, _UNSENT, problem, now + 2.0 * self.app.slo)
             case _:
                 assert_never(event)
 
@@ -316,18 +317,15 @@ class RouterCore:
     def _end(
         self, query: Query, kind: OutcomeKind, reason: Reason | None = None, detail: str | None = None
     ) -> list[RouterAction]:
-        end = End(query, kind, reason, detail)
-        if self._goals is not None or query.query_class is not QueryClass.STRICT:
-            return [end]
-        why = "queries are missed before any worker gets them: no capacity is ready"
-        return [*self._notices.begin(self.app.name, _MISSED, why), end]
+        return self._missed(End(query, kind, reason, detail), _MISSED, "no capacity is ready")
 
-    def _not_sent(self, end: End, now: float) -> list[RouterAction]:
+    def _missed(self, end: End, cause: str, why: str | None, until: float = inf) -> list[RouterAction]:
+        """It ends here; where a promise is broken by that, ``cause`` holds ``until`` then and is announced before."""
         if self._goals is not None or end.query.query_class is not QueryClass.STRICT:
             return [end]
-        until = now + 2.0 * self.app.slo
-        why = f"queries are missed before any worker gets them: {end.detail}"
-        return [*self._notices.begin(self.app.name, _UNSENT, why, until), WakeAt(until), end]
+        told = f"queries are missed before any worker gets them: {why}"
+        said = self._notices.begin(self.app.name, cause, told, until)
+        return [*said, WakeAt(until), end] if until < inf else [*said, end]
 
     def _overlapped(self, now: float) -> list[RouterAction]:
         if not self.app.promise.active:
