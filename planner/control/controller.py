@@ -297,11 +297,13 @@ class Controller:
 
     def _load_again(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force anew where it counts on what failed to load a while ago."""
-        due = {key for key, at in self._unloaded.items() if at <= now}
-        self._unloaded = {key: at for key, at in self._unloaded.items() if key not in due}
-        placed = {(p.device, variant) for p in self._plan.placements for variant in p.variants} if self._plan else set()
-        if again := sorted(due & placed):
-            told = ", ".join(f"{variant} on {device}" for device, variant in again)
+        due = sorted(key for key, at in self._unloaded.items() if at <= now)
+        if not due or self._plan is None:
+            return
+        for key in due:
+            del self._unloaded[key]
+        placed = {(p.device, variant) for p in self._plan.placements for variant in p.variants}
+        if told := ", ".join(f"{variant} on {device}" for device, variant in due if (device, variant) in placed):
             actions += self.again(f"loading {told} again", now)
 
     def _disown(self, gone: Iterable[tuple[str, str]], now: float, actions: list[ControllerAction | Solve]) -> None:
