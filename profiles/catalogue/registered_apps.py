@@ -24,13 +24,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import (
     DOCUMENT,
     check_models,
-    keep_profiles,
     load_catalogue,
     load_origin,
     locked,
@@ -244,10 +242,6 @@ class Registered:
         """
         told = {"slo_s": slo, "min_accuracy": min_accuracy, "weight": weight}
         return self._replace(app, lambda now: _on_terms(_part_of(now, app), app, told))
-
-    def keep_profiles(self, measured: Iterable[Profile]) -> Catalogue:
-        """Put newly measured profiles of served variants in the place of the old; those of others are passed over."""
-        return keep_profiles(self.folder, measured)
 
     @property
     def demo(self) -> bool | None:

@@ -22,6 +22,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMaker
+from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import Registration, register, register_model
@@ -292,7 +293,7 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
     assert registered.served_version("mine") == 1
     name = next(c.variant.name for c in registered.record("mine", 1).candidates if c.served)
     again = [Profile(variant=n, device_type="cpu", points=(BatchLatency(1, 0.5, 0.6),)) for n in (name, "of.another")]
-    assert registered.keep_profiles(again).profiles[name, "cpu"].points[0].median == 0.5
+    assert keep_profiles(registered.folder, again).profiles[name, "cpu"].points[0].median == 0.5
     registered.retire("mine")
     assert registered.apps() == ()
     assert registered.versions("mine") == (1, 2)

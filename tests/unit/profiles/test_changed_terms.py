@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles, save_catalogue
 from sluicegate.profiles.catalogue.registered_apps import RECORDS, Record, Registered
 from sluicegate.profiles.formats.catalogue_json import AppDocument, app_to_document
 from sluicegate.sluice.load.sample_inputs import app_samples
@@ -72,7 +72,7 @@ def test_what_another_process_publishes_while_the_lock_is_waited_for_stays(
 
     def overtaken() -> AbstractContextManager[None]:
         monkeypatch.undo()
-        registered.keep_profiles([measured])
+        keep_profiles(registered.folder, [measured])
         return locked()
 
     monkeypatch.setattr(registered, "locked", overtaken)
