@@ -23,6 +23,8 @@ from sluicegate.domain.fleet.device import Device
 
 SILENCE = 0.75
 """Share of the timeout after which another worker of the device takes the place of one that says nothing."""
+SELF_FENCE = 0.5
+"""Share of the timeout after which a worker that said nothing itself asks whether one has: sooner than one can."""
 
 
 class Change(StrEnum):

@@ -72,11 +72,10 @@ class DeviceParts:
 class DeviceRules:
     """Seconds. ``patience``: how long queries may wait on a device that is to be cut before they go to others.
 
-    ``self_fence``: how long a worker may stand still and go on without a look at the newest plan: half of what
-    planners take it for dead after, one heartbeat less than another worker waits for. ``bound``: apps whose
-    queries keep the slice of the plan; it may change. ``cuttable``: whether plans may have the device cut.
-    ``instances``: whether records of them are written. ``executors``: of each slice, by device type or profile of it;
-    one where nothing is said.
+    ``self_fence``: since its last heartbeat, how long a worker may stand still and go on without a look at the newest
+    plan: for less than it takes until another has its place. ``bound``: apps whose queries keep the slice of the plan;
+    it may change. ``cuttable``: whether plans may have the device cut. ``instances``: whether records of them are
+    written. ``executors``: of each slice, by device type or profile of it; one where nothing is said.
     """
 
     limits: RunLimits = field(default_factory=RunLimits)

@@ -16,6 +16,7 @@ from sluicegate.domain.models.app import App, QueryClass
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.query import Goal
+from sluicegate.planner.estimates.device_liveness import SELF_FENCE
 from sluicegate.policies.admission.registry import admission
 from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.batching.registry import STATIONS, batching, check_shared, check_whole
@@ -105,7 +106,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         slow_factor=simulation.slow_batches.factor,
         rules=DeviceRules(
             instances=scales,
-            self_fence=scenario.planner.device_timeout_s / 2,
+            self_fence=SELF_FENCE * scenario.planner.device_timeout_s,
             patience=scenario.slices.drain_s,
             bound=tuple(name for name, app in first.apps.items() if app.promise.active),
         ),

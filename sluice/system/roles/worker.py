@@ -5,6 +5,7 @@ import uuid
 
 from sluicegate.domain.executor import Executor
 from sluicegate.domain.fleet.device import Device, Slice, executors_of
+from sluicegate.planner.estimates.device_liveness import SELF_FENCE
 from sluicegate.policies.batching.registry import STATIONS, batching, takes
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.serving.batch_times import RunLimits
@@ -107,7 +108,7 @@ def device_core(system: System, device: Device, *, cuttable: bool = False) -> De
                 floor=worker.run_timeout_floor_s,
                 load_floor=worker.load_timeout_floor_s,
             ),
-            self_fence=system.settings.planner.device_timeout_s / 2,
+            self_fence=SELF_FENCE * system.settings.planner.device_timeout_s,
             patience=worker.slices.drain_s,
             bound=system.bound,
             cuttable=cuttable,

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.planner.estimates.device_liveness import SELF_FENCE, SILENCE
+from sluicegate.policies.serving.device_actions import CatchUp
+from sluicegate.policies.serving.device_events import Joined, Opened, Suspended
 from sluicegate.sluice.settings.settings import DeviceSettings, PlannerSettings, load
 from sluicegate.sluice.system.process_stages import stages_of
+from sluicegate.sluice.system.roles.worker import device_core
 from sluicegate.sluice.system.system import System
 from sluicegate.streams import connect
 from tests.harness import settings_for, toy_catalogue
@@ -99,3 +103,17 @@ def test_an_accuracy_that_no_variant_has_is_refused(tmp_path: Path) -> None:
             system = System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
             app = system.catalogue.apps["toy"]
             assert (app.min_accuracy, app.weight) == (0.9, 3.0)
+
+
+def test_a_worker_that_stood_still_asks_before_another_may_have_its_place(tmp_path: Path) -> None:
+    """Whatever time planners give it."""
+    for timeout in (0.8, 4.0):
+        settings = settings_for("memory://", tmp_path, planner=PlannerSettings(device_timeout_s=timeout))
+        broker = connect("memory://")
+        system = System(settings, toy_catalogue(), tmp_path, broker, broker.producer(), tmp_path)
+        core = device_core(system, system.devices[0])
+        core.handle(Opened(system.devices[0].slices), 50.0)
+        core.handle(Joined("i-7"), 50.0)
+        assert core.handle(Suspended(0.49 * timeout), 60.0) == []
+        assert core.handle(Suspended(0.51 * timeout), 60.0) == [CatchUp()]
+    assert SELF_FENCE < SILENCE < 1.0
