@@ -7,7 +7,8 @@ Rules.
 - A plan that names another incarnation, or none, after ours was named says that the planner has declared us dead and
   moved our queries to others: everything is abandoned, and the worker joins again under a new incarnation.
 - A worker that stood still for longer than ``self_fence`` has the newest plan read before it answers or sends back
-  anything: what the planner has moved to others meanwhile is theirs.
+  anything: what the planner has moved to others meanwhile is theirs. It is read again where the worker stands still
+  again before that is done.
 - A worker that no plan has named yet, of a device that another runs, stands by: once plans do without the other they
   name this one. After ``_PATIENCE`` heartbeats it says so. It speaks for nothing but itself: what there is on the
   device, and that somebody leaves it, is for the other to say.
@@ -118,6 +119,8 @@ class DeviceCore:
         self._named = False
         self._standing_by = 0
         self._withheld: list[DeviceAction] | None = None
+        self._reads_since = 0.0  # the newest plan, where something is withheld
+        self._read_again = False
         self._ended = _Ended()
         self._story: deque[tuple[float, DeviceEvent]] = deque(maxlen=_STORY)
         self._after = ""
@@ -228,14 +231,13 @@ class DeviceCore:
             case ReadingBegins():
                 self._begins(event, actions)
             case Suspended(seconds):
-                if self._withheld is None and seconds > self._rules.self_fence:
-                    self._withheld = []
-                    actions.append(CatchUp())
+                stood = seconds if self._withheld is None else min(seconds, now - self._reads_since)
+                if stood > self._rules.self_fence:
+                    self._suspended(now, actions)
             case CaughtUp():
                 if self._withheld is None:
                     raise IllegalEventError(f"the newest plan was read at {now}, and nothing waits for it")
-                actions += self._withheld
-                self._withheld = None
+                self._caught_up(self._withheld, now, actions)
             case Fenced():
                 self._abandon("was fenced", actions)
             case Leaving():
@@ -244,6 +246,22 @@ class DeviceCore:
                 self._beat(now, actions)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _suspended(self, now: float, actions: list[DeviceAction]) -> None:
+        if self._withheld is None:
+            self._withheld = []
+            actions.append(CatchUp())
+        else:  # what is being read may have been newest before it stood still again
+            self._read_again = True
+        self._reads_since = now
+
+    def _caught_up(self, withheld: list[DeviceAction], now: float, actions: list[DeviceAction]) -> None:
+        if self._read_again:
+            self._read_again, self._reads_since = False, now
+            actions.append(CatchUp())
+            return
+        actions += withheld
+        self._withheld = None
 
     def _begins(self, reading: ReadingBegins, actions: list[DeviceAction]) -> None:
         fence = self._plan.fences.get(self._name, 0) if self._plan is not None else 0

@@ -309,6 +309,7 @@ class WorkerStage:
             log.warning("%s stood still before it was told to end: %s", self.name, error)
             self.tell(Fenced())
             return
+        self._notice_standstill(self._clock.wall())
         self._last_beat = self._clock.monotonic()
         self.tell(CaughtUp())
 

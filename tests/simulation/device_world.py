@@ -354,7 +354,7 @@ class World:
 
     def settle(self) -> None:
         """Everything that was begun comes to its end."""
-        if self.catching_up:
+        while self.catching_up:
             self.caught_up()
         for _ in range(1000):
             if self.runs:

@@ -362,6 +362,24 @@ def test_ends_wait_for_the_newest_plan_after_a_standstill() -> None:
         world.tell(CaughtUp())
 
 
+def test_who_stands_still_again_while_the_newest_plan_is_read_has_it_read_once_more() -> None:
+    """What is read may have been the newest before the second standstill, in which it was declared dead."""
+    world = serving()
+    asked = world.query("a")
+    assert world.tell(Suspended(1.6)) == [CatchUp()]
+    world.end(BIG.name)
+    world.now += 1.4
+    assert world.tell(Suspended(3.0)) == [], "as long as it may, though no heartbeat came between"
+    world.now += 0.2
+    assert world.tell(Suspended(1.6)) == []
+    assert world.tell(CaughtUp()) == [CatchUp()]
+    assert asked is not None and not world.ends[asked]
+    world.now += 9.0
+    assert world.tell(Suspended(0.5)) == [], "reading takes a while"
+    world.caught_up()
+    assert world.ends[asked] == 1
+
+
 def test_what_is_withheld_is_abandoned_with_the_rest() -> None:
     world = serving()
     asked = world.query("a")

@@ -84,6 +84,38 @@ async def test_a_worker_that_ends_after_it_stood_still_answers_nothing_and_the_n
         assert (await again.outcomes())[asked].kind is OutcomeKind.ANSWERED
 
 
+async def test_a_worker_that_stands_still_while_it_reads_the_newest_plan_reads_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock()
+
+    def set_clock(system: System) -> None:
+        system.clock = clock
+
+    def stand_still() -> None:
+        clock.stood += 5.0
+        clock.by += 5.0
+
+    async with running(settings_for("memory://", tmp_path, devices=1), MemoryBroker(), change=set_clock) as run:
+        await run.planned()
+        (worker,) = workers(run)
+        read, times = worker._plans.catch_up, 0
+
+        async def catch_up() -> None:
+            nonlocal times
+            times += 1
+            await read()
+            if times == 1:
+                stand_still()
+
+        monkeypatch.setattr(worker._plans, "catch_up", catch_up)
+        stand_still()
+        async with asyncio.timeout(PATIENCE_S):
+            while worker.core._withheld is not None or not times:
+                await asyncio.sleep(0.01)
+        assert times == 2
+
+
 async def test_a_worker_whose_heartbeats_fail_ends_with_what_they_failed_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
