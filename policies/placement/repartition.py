@@ -7,7 +7,7 @@ Rules.
    the slices stay and go on serving.
 3. CUTTING, once nothing waits or runs. It cannot be called off; of the plans that come meanwhile the newest counts.
 4. SERVING again, with the new slices, or with those that are there after a cut that failed. The plan that asked for
-   that one is not tried again; a later one is.
+   that one is not tried again, nor is one that came meanwhile and asks for the same; a later one is.
 
 Illegal: Drained while nothing drains, CutEnded while nothing is cut.
 """
@@ -107,7 +107,11 @@ class Recutting:
                     raise IllegalEventError(f"{self._device} was cut while it is {self.state}")
                 self.state = CutState.SERVING
                 self.slices = slices
-                self.fault, self.fault_epoch = fault, self._asked if fault else NO_EPOCH
+                self.fault, self.fault_epoch = fault, NO_EPOCH
+                if fault:
+                    newest = self._newest
+                    same = newest is not None and Counter(self._wanted(newest)) == Counter(self._target)
+                    self.fault_epoch = newest.epoch if newest is not None and same else self._asked
                 again = self._follow(self._newest) if self._newest is not None else []
                 return [Serve(slices), *again]
             case _ as unreachable:

@@ -63,6 +63,21 @@ def test_a_cut_that_failed_is_told_and_tried_again_for_a_later_plan_alone() -> N
     assert cutting.fault == ""
 
 
+def test_a_cut_that_failed_is_not_begun_anew_for_a_plan_that_came_while_it_was_cut() -> None:
+    """That says nothing new of it, and who asked would never hear of the fault."""
+    cutting = Recutting("g", WHOLE)
+    cutting.handle(plan(3, HALVES))
+    cutting.handle(Drained())
+    assert cutting.handle(plan(4, HALVES[::-1])) == []
+    assert cutting.handle(CutEnded(WHOLE, "in use")) == [Serve(WHOLE)]
+    assert (cutting.state, cutting.fault, cutting.fault_epoch) == (CutState.SERVING, "in use", Epoch(1, 4))
+    assert cutting.handle(plan(5, HALVES)) == [Drain()]
+    cutting.handle(Drained())
+    cutting.handle(plan(6, (Slice("2g.0", "2g"),) * 3))
+    assert cutting.handle(CutEnded(WHOLE, "in use")) == [Serve(WHOLE), Drain()], "another cut is worth a try"
+    assert (cutting.fault, cutting.fault_epoch) == ("in use", Epoch(1, 5))
+
+
 def test_events_out_of_order_are_refused() -> None:
     cutting = Recutting("g", WHOLE)
     with pytest.raises(IllegalEventError):
