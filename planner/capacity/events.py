@@ -1,4 +1,5 @@
-"""What the core of elastic capacity hears and says, whatever its policy. ``now``: the wall clock, as of notices."""
+"""What the core of elastic capacity hears and says, whatever its policy. ``now``: the wall clock, as of
+notices and instances; by the load alone, that of a clock that never goes back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

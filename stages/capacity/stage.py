@@ -3,7 +3,8 @@
 It tells the core heartbeats, and what its rule hears beside: counts of demand, records of instances, notices of the
 market. What the core withdraws is noted on the devices topic, so that plans leave the device out before its worker
 ends: nothing is lost, and nothing waits for a timeout. Drivers and providers are asked in tasks: they may take minutes.
-One of a name serves a system; workers that it started end with it.
+One of a name serves a system; workers that it started end with it. What goes by the load alone is told seconds of a
+clock that never goes back: counts of demand would not be looked at until one that was set back is where it was.
 """
 
 import asyncio
@@ -94,7 +95,8 @@ class CapacityStage:
         self.name = name
         self._broker = connections.broker
         self._topics = connections.topics
-        self._clock = connections.clock
+        by_records = market is not None or planner is not None  # notices and instances say the time by the wall clock
+        self._now = connections.clock.wall if by_records else connections.clock.monotonic
         self._meters = connections.telemetry.meters
         self._handle = handle
         self._driver = driver
@@ -181,7 +183,7 @@ class CapacityStage:
         if self._planner is not None and self._planner.leads() is not self._led:
             self._led = not self._led
             self._tell(Leading(self._led))
-        actions = self._handle(event, self._clock.wall())
+        actions = self._handle(event, self._now())
         for action in actions:
             self._do(action)
         return actions

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 import pytest
+from typing_extensions import override
 
 from sluicegate.domain.errors import InvalidInputError, SluiceError
 from sluicegate.domain.events import DeviceSeen, Ticked
 from sluicegate.domain.models.app import App, Promise
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.executors.drivers.provider import Notice
+from sluicegate.executors.drivers.simulated_provider import SimulatedProvider
 from sluicegate.executors.drivers.worker_drivers import WorkerTasks
 from sluicegate.planner.capacity.events import (
     CapacityAction,
@@ -19,7 +22,8 @@ from sluicegate.planner.capacity.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from sluicegate.stages.capacity.stage import CapacityStage
+from sluicegate.planner.capacity.procurement import Prices
+from sluicegate.stages.capacity.stage import CapacityStage, Market
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
@@ -371,6 +375,51 @@ async def test_a_rule_of_capacity_is_told_of_calls_that_failed_whatever_they_rai
         await stage.run(stop)
     assert told[0] == WorkerStarted("s0", ok=False)
     assert WorkerStopped("s0") in told
+    await broker.close()
+
+
+class TwoClocks(SystemClock):
+    """The wall clock is set back further at every look."""
+
+    looks = 0
+
+    @override
+    def wall(self) -> float:
+        self.looks += 1
+        return 1.7e9 - 3600.0 * self.looks
+
+    @override
+    def monotonic(self) -> float:
+        return 70.0 + self.looks
+
+
+class NoNotices:
+    async def poll(self) -> tuple[Notice, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("bought", [False, True])
+async def test_what_goes_by_the_load_is_told_a_time_that_never_goes_back_and_what_is_noticed_that_of_notices(
+    bought: bool,
+) -> None:
+    broker, topics, stop = MemoryBroker(), Topics("t"), asyncio.Event()
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
+    told: list[float] = []
+
+    def handle(event: CapacityEvent, now: float) -> Sequence[CapacityAction]:
+        told.append(now)
+        if len(told) > 3:
+            stop.set()
+        return []
+
+    connections = Connections(broker=broker, producer=broker.producer(), topics=topics, clock=TwoClocks())
+    provider = SimulatedProvider(Prices(2.0, 1.0), p_rev=0.0, draw=lambda: 0.5, now=SystemClock().wall)
+    market = Market(NoNotices(), provider) if bought else None
+    stage = CapacityStage("c", connections, handle, driver=BrokenWorkers(no_worker), period=0.01, market=market)
+    async with asyncio.timeout(PATIENCE_S):
+        await stage.run(stop)
+    assert (min(told) > 1e9) is bought
+    assert (told == sorted(told)) is not bought
     await broker.close()
 
 
