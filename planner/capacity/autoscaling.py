@@ -64,6 +64,10 @@ class Autoscaler:
         self._wanted: dict[str, deque[tuple[float, int]]] = {}
         self._target: dict[str, int] = {}
 
+    def registered(self, batches: Mapping[str, int]) -> None:
+        """Other variants may run from now on, with these batch sizes."""
+        self._batches |= batches
+
     def target(self, app: str) -> int:
         """Containers that ``app`` should have."""
         return self._target.get(app, self._settings.least)

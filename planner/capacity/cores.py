@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.fleet.device import Device
@@ -64,7 +65,10 @@ def load_core(rules: LoadRules, catalogue: Catalogue, devices: Sequence[Device],
         patience=rules.patience,
         start_timeout=rules.start_timeout,
     )
-    return CapacityCore(LoadScaling(found, autoscaler, fleet, headroom=rules.headroom, lead=rules.lead))
+    served = partial(units, device_type=types[0], quantile=quantile)
+    return CapacityCore(
+        LoadScaling(found, autoscaler, fleet, headroom=rules.headroom, lead=rules.lead, units_of=served)
+    )
 
 
 def spot_core(rules: SpotRules, devices: Sequence[Device], driven: Collection[str] = ()) -> CapacityCore:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import DemandCounted, InstanceRead, Ticked
+from sluicegate.domain.events import DemandCounted, InstanceRead, Registered, Ticked
 from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Kind, Noticed, OrderOnDemand, SpotAnswered
 
 
@@ -81,6 +81,7 @@ MarketEvent = Noticed | SpotAnswered | InstanceUp | Ordered | Released | CallFai
 CapacityEvent = (
     Ticked
     | DemandCounted
+    | Registered
     | WorkerReported
     | WorkerStarted
     | WorkerStopped

@@ -2,13 +2,14 @@
 
 Rules. At each look the demand of every app, measured and by its trend for when a worker that is started now would
 serve, and what waits, become queries on hand; ``autoscaling`` says how many workers that is, kept for a while;
-``spare_pool`` which spare devices start, are withdrawn and end. What waited at a worker that is silent counts no more:
+``spare_pool`` which spare devices start, are withdrawn and end. An app that is registered later counts
+from then on, and one that is retired no more. What waited at a worker that is silent counts no more:
 it died, and others have what it held.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from sluicegate.domain.events import DemandCounted, Ticked
+from sluicegate.domain.events import DemandCounted, Registered, Ticked
 from sluicegate.planner.capacity.autoscaling import Autoscaler, Observed, Trend, Unit
 from sluicegate.planner.capacity.events import (
     CapacityAction,
@@ -31,6 +32,7 @@ from sluicegate.planner.capacity.spare_pool import (
     WorkerHeard,
 )
 from sluicegate.planner.estimates.demand_estimate import DemandEstimator
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 _HEARD = 5.0
 """Seconds for which what a worker said of its queue counts: some heartbeats."""
@@ -38,7 +40,8 @@ _HEARD = 5.0
 
 class LoadScaling:
     """As many workers as the load needs. ``units``: what a worker does for each app at a time. ``headroom``: capacity
-    over load. ``lead``: seconds that a worker takes to serve once it is started.
+    over load. ``lead``: seconds that a worker takes to serve once it is started. ``units_of``: what a worker does for
+    the apps of another catalogue; without it they stay as they are.
     """
 
     def __init__(
@@ -49,12 +52,14 @@ class LoadScaling:
         *,
         headroom: float,
         lead: float,
+        units_of: Callable[[Catalogue], Mapping[str, Unit]] | None = None,
     ) -> None:
         self._units = dict(units)
         self._autoscaler = autoscaler
         self._fleet = fleet
         self._headroom = headroom
         self._lead = lead
+        self._units_of = units_of
         self._demand = DemandEstimator()
         self._trends = {app: Trend() for app in units}
         self._queued: dict[str, tuple[float, int]] = {}  # when it was told, and how many
@@ -72,11 +77,20 @@ class LoadScaling:
             case WorkerStopped(device):
                 self._queued.pop(device, None)
                 return self._tell(WorkerEnded(device), now)
+            case Registered(apps, variants, profiles) if self._units_of is not None:
+                return self._registered(self._units_of(Catalogue.of(apps, variants, profiles)))
             case Ticked():
                 return self._look(now)
             case _:
                 pass
         return []
+
+    def _registered(self, units: Mapping[str, Unit]) -> list[CapacityAction]:
+        retired = [app for app in self._units if app not in units]
+        self._units = dict(units)
+        self._autoscaler.registered({unit.variant: unit.batch for unit in units.values()})
+        self._trends = {app: self._trends.get(app) or Trend() for app in units}
+        return [Wants(app, 0) for app in retired]
 
     def _look(self, now: float) -> list[CapacityAction]:
         rates = {app: self._demand.estimate(app, now).qps for app in self._units}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from sluicegate.domain.actions import Announce
-from sluicegate.domain.events import DemandCounted, InstanceRead, Ticked
+from sluicegate.domain.events import DemandCounted, InstanceRead, Registered, Ticked
 from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.events import (
     Bill,
@@ -147,7 +147,7 @@ class ElasticControl:
     def heard(self, event: ControlEvent, now: float) -> None:
         """The control plane hears it, and capacity what concerns that."""
         self._inner.heard(event, now)
-        if isinstance(event, DemandCounted | InstanceRead | VariantWanted):
+        if isinstance(event, DemandCounted | InstanceRead | Registered | VariantWanted):
             self._tell(event, now)
         elif isinstance(event, Beat) and not event.stands_by:
             seen = event.seen

@@ -121,4 +121,4 @@ def _taken(app: str, part: Catalogue, served: Catalogue) -> str:
 
 def _whole(stage: FollowsRegistry) -> bool:
     """Who serves every app of the system, whatever the others of its process were asked for, or chooses by itself."""
-    return stage.name in {"admission", "planner"} or stage.name.startswith("worker ")
+    return stage.name in {"admission", "planner", "scaler"} or stage.name.startswith("worker ")

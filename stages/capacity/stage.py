@@ -44,6 +44,7 @@ from sluicegate.planner.capacity.events import (
 )
 from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Noticed, OrderOnDemand, SpotAnswered
 from sluicegate.planner.model_less.wishes import FollowsWishes
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.runtime.background_tasks import BackgroundTasks, beside
@@ -108,6 +109,10 @@ class CapacityStage:
         self._tasks = BackgroundTasks(self.name)
         self._complaint = ""
         self._led = False
+
+    async def registered(self, served: Catalogue) -> None:
+        """The registry changed."""
+        self._tell(served.registered)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look after workers until ``stop``; those that were started are ended then."""

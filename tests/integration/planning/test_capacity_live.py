@@ -14,10 +14,13 @@ from sluicegate.domain.plan import Plan
 from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.cores import load_core, spot_core
 from sluicegate.planner.capacity.events import CapacityEvent, MarketEvent
+from sluicegate.planner.capacity.load_scaling import LoadScaling
 from sluicegate.planner.capacity.procurement import Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
 from sluicegate.policies.serving.device_events import DeviceEvent, Leaving
+from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.elastic_settings import ProcurementSettings
 from sluicegate.sluice.settings.settings import DeviceSettings, Settings
 from sluicegate.sluice.system.elastic_capacity import driver
@@ -25,7 +28,7 @@ from sluicegate.stages.runtime.decision_log import read_steps, replay
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
 from sluicegate.streams.records import control
-from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for
+from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 
 Made = TypeVar("Made")
 
@@ -117,6 +120,19 @@ def scaled(folder: Path) -> Settings:
             "spare": ["d1"], "keep_alive_s": 3.0, "headroom": 1.0, "lead_s": 0.0, "period_s": 0.2, "settle_s": 1.0
         },
     )  # fmt: skip
+
+
+async def test_the_scaler_is_told_of_apps_that_are_registered_and_retired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kept(monkeypatch, LoadScaling)
+    async with running(scaled(tmp_path), connect("memory://"), roles=(*ROLES, "scaler")) as run:
+        (scaling,) = made
+        for served, known in ((toy_catalogue(("late",)), {"toy", "late"}), (Catalogue.of((), (), ()), {"toy"})):
+            await publish_catalogue(run.broker, run.producer, run.topics, served, only="late")
+            async with asyncio.timeout(PATIENCE_S):
+                while scaling._units.keys() != known:
+                    await asyncio.sleep(0.05)
 
 
 async def test_a_worker_joins_as_load_grows_and_ends_after_the_delay_with_nothing_lost(

@@ -578,6 +578,35 @@ def test_capacity_that_follows_the_load_counts_on_what_a_worker_does_within_half
     assert [a for a in told if isinstance(a, Start)] == [Start("s1")] * (workers - 2), "two serve whatever is wanted"
 
 
+def test_an_app_that_is_registered_later_is_scaled_for_and_one_that_is_retired_no_more() -> None:
+    """By hand: 20 a second of "c" at four in 50 ms are 1 on hand, and 200 are 10, which are three batches."""
+    core, now = load_core(load_rules("s1", "s0"), CATALOGUE, DEVICES, "p95"), START
+    later = Catalogue.of(
+        [CATALOGUE.apps["a"], App(name="c", slo=0.4)],
+        [CATALOGUE.variants["a0"], Variant(name="c0", app="c", accuracy=0.8)],
+        [
+            CATALOGUE.profiles["a0", "cpu"],
+            Profile(variant="c0", device_type="cpu", points=(BatchLatency(4, 0.04, 0.05),)),
+        ],
+    )
+
+    def wants(a: int, c: int) -> dict[str, int]:
+        nonlocal now
+        told: dict[str, int] = {}
+        for _ in range(60):
+            now += 0.5
+            core.handle(DemandCounted("a", a, 0.5), now)
+            core.handle(DemandCounted("c", c, 0.5), now)
+            told = {one.app: one.workers for one in core.handle(Ticked(), now) if isinstance(one, Wants)}
+        return told
+
+    assert wants(3, 100) == {"a": 1}
+    assert core.handle(later.registered, now) == []
+    assert wants(3, 100) == {"a": 1, "c": 3}
+    assert core.handle(later.only({"a"}).registered, now) == [Wants("c", 0)]
+    assert wants(3, 100) == {"a": 1}
+
+
 def test_spot_capacity_needs_a_device_that_is_spot_and_pays_each_what_it_costs() -> None:
     rules = SpotRules(on_demand_price=4.0, mode="hybrid", interval=500.0, settle=SETTLE)
     with pytest.raises(ConfigurationError, match="procurement: no device is set as spot"):
