@@ -67,7 +67,12 @@ class SpotFields(BaseModel):
     def rules(self) -> "SpotRules":
         """For the core."""
         from sluicegate.planner.capacity.cores import SpotRules
+        from sluicegate.planner.capacity.spot_capacity import BOOT_TIMEOUT
 
         return SpotRules(
-            on_demand_price=self.on_demand_price, mode=self.mode, interval=self.interval_s, settle=self.settle_s
+            on_demand_price=self.on_demand_price,
+            mode=self.mode,
+            interval=self.interval_s,
+            settle=self.settle_s,
+            boot_timeout=max(BOOT_TIMEOUT, 2.0 * self.boot_s),
         )

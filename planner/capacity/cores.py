@@ -13,7 +13,7 @@ from sluicegate.planner.capacity.load_scaling import LoadScaling
 from sluicegate.planner.capacity.model_less_control import Instances, LiveScaling, ModelLessScaling
 from sluicegate.planner.capacity.procurement import CostMeter, Mode, Prices, Procurement
 from sluicegate.planner.capacity.spare_pool import ElasticFleet
-from sluicegate.planner.capacity.spot_capacity import SpotCapacity
+from sluicegate.planner.capacity.spot_capacity import BOOT_TIMEOUT, SpotCapacity
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 
@@ -44,6 +44,7 @@ class SpotRules:
     mode: Mode
     interval: float
     settle: float
+    boot_timeout: float = BOOT_TIMEOUT
 
 
 def load_core(rules: LoadRules, catalogue: Catalogue, devices: Sequence[Device], quantile: Quantile) -> CapacityCore:
@@ -87,6 +88,7 @@ def spot_core(rules: SpotRules, devices: Sequence[Device], driven: Collection[st
         always=[d.name for d in devices if not d.spot and d.name not in driven],
         interval=rules.interval,
         settle=rules.settle,
+        boot_timeout=rules.boot_timeout,
     )
     return CapacityCore(rule)
 

@@ -7,6 +7,7 @@ Rules:
   work goes back to the queue until the replacement is up.
 - ON_DEMAND: at each interval spot is asked for; granted and up, work is redirected, the on-demand instance is let go.
 - DOWN: hybrid nodes wait for what was ordered; spot-only nodes ask for spot again at each interval.
+- What was ordered and is not up after a while counts as refused: a hybrid node without an instance gets another order.
 - ``spot-only`` never has on-demand instances, ``on-demand`` nothing else. ``core`` nodes of a hybrid fleet are always
   on demand: they alone can carry the strict load.
 
@@ -79,7 +80,14 @@ class IntervalPassed:
     node: str
 
 
-ProcurementEvent = Noticed | SpotAnswered | InstanceUp | DeadlinePassed | IntervalPassed
+@dataclass(frozen=True, slots=True)
+class OrderLapsed:
+    """What was ordered for the node is not up, and is waited for no longer."""
+
+    node: str
+
+
+ProcurementEvent = Noticed | SpotAnswered | InstanceUp | DeadlinePassed | IntervalPassed | OrderLapsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,11 @@ class Procurement:
                     return []
                 node.asking = True
                 return [AskSpot(name)]
+            case OrderLapsed(name):
+                if node.ordered is None:
+                    raise IllegalEventError(f"an order for {name} lapsed, which waits for none")
+                node.ordered = None
+                return self._refused(name, node)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -196,6 +209,9 @@ class Procurement:
         if granted:
             node.ordered = Kind.SPOT
             return []
+        return self._refused(name, node)
+
+    def _refused(self, name: str, node: _Node) -> list[ProcurementAction]:
         if self.mode == "hybrid" and node.state in (NodeState.EVICTING, NodeState.DOWN):
             node.ordered = Kind.ON_DEMAND
             return [OrderOnDemand(name)]

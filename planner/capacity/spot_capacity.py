@@ -9,7 +9,8 @@ Rules.
 - A notice for a device that is unknown, or has no spot instance now, is told and ignored.
 - What is not noticed is paid as it is: spot devices from the start, all others on demand.
 - Where the provider cannot be reached it is asked again at the next look, and a worker that could not be started is
-  started again; what was ordered is looked up at each. What could not be given back is paid until it is, or until the
+  started again; what was ordered is looked up at each, for ``boot_timeout`` seconds: then it counts as refused, and is
+  given back should it come up after all. What could not be given back is paid until it is, or until the
   device has another instance of its kind.
 - An instance is named by device and kind: the old one is not given back where another of its kind is up or on its way.
 """
@@ -47,6 +48,7 @@ from sluicegate.planner.capacity.procurement import (
     LetGo,
     NodeState,
     Noticed,
+    OrderLapsed,
     OrderOnDemand,
     Procurement,
     ProcurementAction,
@@ -57,6 +59,8 @@ from sluicegate.planner.capacity.procurement import (
     StopSending,
 )
 
+BOOT_TIMEOUT = 600.0
+"""Seconds that an instance may take to be up."""
 LONGEST = 60.0
 GRACE = 8.0
 
@@ -82,7 +86,7 @@ class SpotCapacity:
     for the bill alone.
 
     ``meter``: the bill. ``interval``: seconds between requests for spot. ``settle``: seconds that a withdrawn device
-    keeps its worker at least, for routers to switch.
+    keeps its worker at least, for routers to switch. ``boot_timeout``: that what was ordered is waited for.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class SpotCapacity:
         always: Sequence[str],
         interval: float,
         settle: float,
+        boot_timeout: float = BOOT_TIMEOUT,
     ) -> None:
         self._procurement = procurement
         self._meter = meter
@@ -101,8 +106,9 @@ class SpotCapacity:
         self._always = tuple(always)
         self._interval = interval
         self._settle = settle
+        self._boot_timeout = boot_timeout
         self._deadlines: dict[str, float] = {}
-        self._ordered: dict[str, Kind] = {}
+        self._ordered: dict[str, tuple[Kind, float]] = {}  # what, and when
         self._drains: dict[str, _Drain] = {}
         self._again: list[AskSpot | OrderOnDemand | Release] = []
         self._start_again: set[str] = set()
@@ -119,11 +125,11 @@ class SpotCapacity:
                 return self._noticed(event, now)
             case SpotAnswered(node, granted):
                 if granted:
-                    self._ordered[node] = Kind.SPOT
+                    self._ordered[node] = Kind.SPOT, now
                 return self._tell(event, now)
             case Ordered(node):
-                self._ordered[node] = Kind.ON_DEMAND
-            case InstanceUp(node, kind) if self._ordered.get(node) is kind:
+                self._ordered[node] = Kind.ON_DEMAND, now
+            case InstanceUp(node, kind) if self._waits_for(node, kind):
                 del self._ordered[node]
                 self._meter.start(node, kind, now)
                 return self._tell(event, now)
@@ -148,7 +154,10 @@ class SpotCapacity:
             if now >= deadline:
                 del self._deadlines[node]
                 actions += self._tell(DeadlinePassed(node, deadline), now)
-        actions += [LookUp(node, kind) for node, kind in self._ordered.items()]
+        for node, (_, since) in tuple(self._ordered.items()):
+            if now - since > self._boot_timeout:
+                actions += self._lapsed(node, now)
+        actions += [LookUp(node, kind) for node, (kind, _) in self._ordered.items()]
         if now >= self._next_interval:
             self._next_interval = now + self._interval
             for node in self._spot:
@@ -156,6 +165,13 @@ class SpotCapacity:
         for node in tuple(self._drains):
             actions += self._drained(node, now)
         return [*actions, Bill(self._meter.by_kind(now))]
+
+    def _lapsed(self, node: str, now: float) -> list[CapacityAction]:
+        kind, since = self._ordered.pop(node)
+        told = Told(f"the {kind} instance of {node} is not up after {now - since:.0f} s and waited for no longer")
+        said = [told, *self._tell(OrderLapsed(node), now)]
+        going = self._procurement.state(node) is NodeState.EVICTING and kind is Kind.SPOT  # what it still has
+        return said if going or self._has(node, kind) else [*said, Release(node, kind)]
 
     def _begin(self, now: float) -> list[CapacityAction]:
         for device in self._always:
@@ -214,7 +230,7 @@ class SpotCapacity:
             case LetGo(_, kind):
                 # A spot instance that another replaces is taken by the provider; its cost goes on once that is up.
                 if self._has(node, kind):
-                    if self._ordered.get(node) is kind:
+                    if self._waits_for(node, kind):
                         self._meter.stop(node, kind, now)
                     return []
                 withdrawn = self._drain(node, now)
@@ -222,6 +238,9 @@ class SpotCapacity:
             case Requeue():  # it is drained since the notice, and its worker was ended before the deadline
                 return []
         return [*withdrawn, *self._drained(node, now)]
+
+    def _waits_for(self, node: str, kind: Kind) -> bool:
+        return node in self._ordered and self._ordered[node][0] is kind
 
     def _has(self, node: str, kind: Kind) -> bool:
         """Whether it has an instance of this kind, or one is ordered."""

@@ -10,6 +10,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile, Quantile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.capacity.autoscaling import Autoscaler, ScalingSettings, Unit
+from sluicegate.planner.capacity.capacity_fields import SpotFields
 from sluicegate.planner.capacity.core import CapacityCore
 from sluicegate.planner.capacity.cores import LoadRules, SpotRules, load_core, spot_core
 from sluicegate.planner.capacity.events import (
@@ -42,13 +43,14 @@ from sluicegate.planner.capacity.procurement import (
     Kind,
     Mode,
     Noticed,
+    OrderLapsed,
     OrderOnDemand,
     Prices,
     Procurement,
     SpotAnswered,
 )
 from sluicegate.planner.capacity.spare_pool import ElasticFleet, SpareState
-from sluicegate.planner.capacity.spot_capacity import GRACE, LONGEST, SpotCapacity
+from sluicegate.planner.capacity.spot_capacity import BOOT_TIMEOUT, GRACE, LONGEST, SpotCapacity
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 START = 10_000.0
@@ -237,6 +239,66 @@ def test_a_device_is_down_from_the_deadline_of_its_notice_on_unless_another_is_u
     saved.tell(SpotAnswered("s", True))
     assert Announce("procurement:s", "spot", "InstanceUp") in saved.tell(InstanceUp("s", Kind.SPOT), 20.0)
     assert not [a for a in saved.tell(Ticked(), 10.0) if isinstance(a, Announce)]
+
+
+def lapsed(mode: Mode, *, granted: bool) -> tuple[Market, list[CapacityAction]]:
+    """A device is down, and what was ordered for it is not up for longer than an instance may take."""
+    market = Market(mode)
+    market.tell(Noticed("s", market.now + 30.0))
+    market.tell(SpotAnswered("s", granted))
+    if not granted:
+        market.tell(Ordered("s"))
+    market.beat(SETTLE, 0)
+    market.tell(WorkerStopped("s"))
+    kind = Kind.SPOT if granted else Kind.ON_DEMAND
+    assert LookUp("s", kind) in market.tell(Ticked(), BOOT_TIMEOUT - SETTLE)
+    return market, market.tell(Ticked(), 1.0)
+
+
+def test_a_granted_instance_that_never_comes_up_is_given_up_and_one_on_demand_is_ordered() -> None:
+    market, said = lapsed("hybrid", granted=True)
+    assert worth(said) == [OrderOnDemand("s"), Release("s", Kind.SPOT)]
+    assert Told("the spot instance of s is not up after 601 s and waited for no longer") in said
+    assert not [a for a in market.tell(Ticked(), 1.0) if isinstance(a, LookUp)]
+    assert market.tell(InstanceUp("s", Kind.SPOT)) == [], "too late"
+    market.tell(Ordered("s"))
+    assert Start("s") in market.tell(InstanceUp("s", Kind.ON_DEMAND), 9.0)
+
+
+def test_an_ordered_instance_that_never_comes_up_is_ordered_again_and_spot_alone_is_asked_for_again() -> None:
+    market, said = lapsed("hybrid", granted=False)
+    assert worth(said) == [OrderOnDemand("s")], "by the same name, so that nothing is given back"
+    market.tell(Ordered("s"))
+    assert LookUp("s", Kind.ON_DEMAND) in market.tell(Ticked(), BOOT_TIMEOUT)
+    alone, said = lapsed("spot-only", granted=True)
+    assert worth(said) == [Release("s", Kind.SPOT)]
+    assert AskSpot("s") in alone.tell(Ticked(), 500.0)
+
+
+def test_what_serves_on_demand_goes_on_where_the_spot_instance_for_it_never_comes_up() -> None:
+    market = Market()
+    market.tell(Noticed("s", market.now + 30.0))
+    market.tell(SpotAnswered("s", False))
+    market.tell(Ordered("s"))
+    market.beat(SETTLE, 0)
+    market.tell(WorkerStopped("s"))
+    market.tell(InstanceUp("s", Kind.ON_DEMAND), 9.0)
+    assert worth(market.tell(WorkerStarted("s"))) == [Restore("s", ON_DEMAND)]
+    assert AskSpot("s") in market.tell(Ticked(), 500.0)
+    market.tell(SpotAnswered("s", True))
+    assert worth(market.tell(Ticked(), BOOT_TIMEOUT)) == []
+    assert worth(market.tell(Ticked(), 1.0)) == [Release("s", Kind.SPOT)]
+    assert worth(market.tell(Ticked(), 500.0)) == [AskSpot("s")]
+
+
+def test_what_is_slow_to_boot_is_waited_for_twice_as_long() -> None:
+    slow, quick = (SpotFields(on_demand_price=4.0, boot_s=boot).rules().boot_timeout for boot in (400.0, 20.0))
+    assert (slow, quick) == (800.0, BOOT_TIMEOUT)
+
+
+def test_an_order_that_nobody_waits_for_cannot_lapse() -> None:
+    with pytest.raises(IllegalEventError, match="an order for n lapsed, which waits for none"):
+        Procurement(("n",), "hybrid").handle(OrderLapsed("n"), 5.0)
 
 
 def test_a_worker_that_was_being_started_before_the_notice_is_not_the_one_that_comes_back() -> None:
