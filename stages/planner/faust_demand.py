@@ -8,6 +8,7 @@ Rules.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -49,7 +50,7 @@ class DemandStage:
         self.address = f"http://127.0.0.1:{port}"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Count until ``stop``. Raises BrokerError where Faust gives up."""
+        """Count until ``stop``. Raises BrokerError where Faust gives up, ConfigurationError where its port is taken."""
         count = (await self._broker.admin().partitions([self._topics.demand])).get(self._topics.demand, 0)
         if not count:
             raise ConfigurationError(f"topic {self._topics.demand} is missing; run `sluice topics --create`")
@@ -61,7 +62,7 @@ class DemandStage:
             app, watch = await self._app(count, folder)
             try:
                 async with beside([*(follower.run(stop) for follower in followers), watch()]):
-                    await app.start()
+                    await self._start(app)
                     self.bound.set()
                     while not stop.is_set():
                         if app.crashed:
@@ -69,6 +70,16 @@ class DemandStage:
                         await asyncio.sleep(_LOOK_EVERY)
             finally:
                 await app.stop()
+
+    async def _start(self, app: Any) -> None:
+        try:
+            await app.start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise ConfigurationError(
+                f"faust 127.0.0.1:{self._port}: the port is taken; set SLUICE_FAUST__PORT to a free one"
+            ) from error
 
     async def _app(self, partitions: int, folder: Path) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
         try:

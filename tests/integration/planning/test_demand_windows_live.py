@@ -1,6 +1,7 @@
 """Demand counted by windows on Faust, on Apache Kafka: exact over a restart and two workers; plans rest on it."""
 
 import asyncio
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -11,6 +12,7 @@ from typing import Any
 import aiokafka.codec
 import pytest
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.domain.events import DemandCounted
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.settings.settings import PlannerSettings
@@ -65,12 +67,16 @@ async def published(broker: Broker, topics: Topics, sent: dict[str, int]) -> Non
     assert found == sent
 
 
-@asynccontextmanager
-async def counting_meanwhile(broker: Broker, topics: Topics, port: int) -> AsyncIterator[None]:
+def counting(broker: Broker, topics: Topics, port: int) -> DemandStage:
     servers = broker.url.removeprefix("kafka://")
-    stage = DemandStage(
+    return DemandStage(
         broker=broker, servers=servers, kafka=KafkaSettings(), topics=topics, clock=SystemClock(), port=port
     )
+
+
+@asynccontextmanager
+async def counting_meanwhile(broker: Broker, topics: Topics, port: int) -> AsyncIterator[None]:
+    stage = counting(broker, topics, port)
     stop = asyncio.Event()
     running_stage = asyncio.create_task(stage.run(stop))
     try:
@@ -136,6 +142,18 @@ async def counts(broker: Broker, topics: Topics, rows: Iterable[int]) -> None:
         value = control.encode_demand(DemandCounted("a", count, 0.5), source="test", at=SystemClock().wall())
         await (await producer.send(topics.demand, value, key=b"a"))
     await producer.stop()
+
+
+async def test_a_taken_port_is_told_with_its_setting(kafka_url: str, tmp_path: Path) -> None:
+    topics = Topics(settings_for(kafka_url, tmp_path).prefix)
+    async with AsyncExitStack() as leaving:
+        broker = connect(kafka_url)
+        leaving.push_async_callback(broker.close)
+        await broker.admin().create_topics(topics.specs(["a"], ["d0"]))
+        taken = leaving.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}: .*SLUICE_FAUST__PORT"):
+            await asyncio.wait_for(counting(broker, topics, port).run(asyncio.Event()), PATIENCE_S)
 
 
 async def test_counts_passed_over_where_no_other_follows_are_counted(kafka_url: str, tmp_path: Path) -> None:
