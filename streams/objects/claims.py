@@ -54,7 +54,8 @@ class ObjectRules:
                 f"{shown(claim.ref, 80)} is not below what is allowed; ask who runs this (objects.prefixes)",
             )
         if claim.bytes > self.max_bytes:
-            raise InvalidInputError(f"{field}.bytes", f"is {claim.bytes}; at most {self.max_bytes} are taken")
+            most = f"at most {self.max_bytes} (objects.max_bytes) are taken"
+            raise InvalidInputError(f"{field}.bytes", f"is {claim.bytes}; {most}")
 
 
 NO_OBJECTS = ObjectRules()

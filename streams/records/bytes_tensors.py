@@ -68,7 +68,8 @@ def check_elements(field: str, tensor: Tensor, most: int) -> None:
     for index, end in enumerate(element_ends(tensor.data, prod(tensor.shape))):
         size = end - start - _PREFIX
         if size > most:
-            raise TooLargeError(f"{field}.data[{index}]", f"has {size} bytes; at most {most} are taken an element")
+            allowed = f"at most {most} (admission.max_element_bytes) are taken an element"
+            raise TooLargeError(f"{field}.data[{index}]", f"has {size} bytes; {allowed}")
         try:
             str(tensor.data[start + _PREFIX : end], "utf-8")
         except UnicodeDecodeError as error:

@@ -172,7 +172,8 @@ def _parse(record: Record, headers: Mapping[str, bytes], limits: Limits) -> tupl
     if not value:
         raise InvalidInputError("body", "is empty; send an Open Inference Protocol request")
     if len(value) > limits.max_body_bytes:
-        raise TooLargeError("body", f"has {len(value)} bytes; at most {limits.max_body_bytes} are taken")
+        most = f"at most {limits.max_body_bytes} (admission.max_body_bytes) are taken"
+        raise TooLargeError("body", f"has {len(value)} bytes; {most}")
     return oip.parse(value, _json_length(headers))
 
 

@@ -90,6 +90,11 @@ def test_too_few_texts_and_too_many_are_counted(count: int) -> None:
         decode({**PAIR, "data": ["a"] * count}, WEIGHT, NOTE)
 
 
+def test_the_setting_that_bounds_an_element_is_named() -> None:
+    with pytest.raises(codec.RejectedQueryError, match=r"41 bytes; at most 40 \(admission.max_element_bytes\)"):
+        decode({**PAIR, "data": ["x" * 41, "", "", ""]}, WEIGHT, NOTE)
+
+
 def test_an_element_just_within_the_limit_is_taken() -> None:
     assert decode({**PAIR, "data": ["x" * 40, "", "", ""]}, WEIGHT, NOTE).query.rows == 2
 

@@ -360,11 +360,14 @@ def test_headers_that_are_wrong_are_named(headers: Headers, field: str) -> None:
 
 
 def test_what_is_too_large_is_told_apart() -> None:
-    for body in (
-        b"x" * 10_001,
-        {"inputs": [{**IMAGE, "shape": [5, 2, 2], "data": [0] * 20}, {**FLAG, "shape": [5], "data": [True] * 5}]},
+    for body, told in (
+        (b"x" * 10_001, r"10001 bytes; at most 10000 \(admission.max_body_bytes\) are taken"),
+        (
+            {"inputs": [{**IMAGE, "shape": [5, 2, 2], "data": [0] * 20}, {**FLAG, "shape": [5], "data": [True] * 5}]},
+            "5 rows; at most 4 are taken",
+        ),
     ):
-        with pytest.raises(codec.RejectedQueryError) as caught:
+        with pytest.raises(codec.RejectedQueryError, match=told) as caught:
             decode(body)
         assert caught.value.reason is Reason.TOO_LARGE
 
