@@ -1,9 +1,9 @@
 """Why a request that a front took gets no answer.
 
-Status, as HTTP's: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 too large, 429 over
-its client's share, 500 failed, 502 answered and not to be had (it lies in an object store that does not give it), 503
-dropped, not routed, too many waiting or a host that does not keep up, 504 expired. With 429 and 503 comes when to ask
-again.
+Status, as HTTP's: 200 answered (also late, marked), 400 rejected, 404 unknown app or version, 413 a body too large, 429
+over its client's share, its address's rate or the rate that devices sustain, 500 failed, 502 answered and not to be had
+(it lies in an object store that does not give it), 503 dropped, not routed, too many waiting or a host that does not
+keep up, 504 expired. With 429 and 503 comes when to ask again.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,13 @@ _STATUS = {
     OutcomeKind.DROPPED: 503,
     OutcomeKind.EXPIRED: 504,
 }
+_BY_REASON: Mapping[str | None, int] = {
+    Reason.UNKNOWN_APP: 404,
+    Reason.OVER_SHARE: 429,
+    Reason.OVER_SUSTAINABLE_RATE: 429,
+    Reason.NOTHING_ROUTES: 503,
+}
+"""Where that says more than how the query ended."""
 _PASSES = frozenset({429, 503})
 """What may be otherwise in a while."""
 
@@ -52,8 +59,7 @@ class FrontError(Exception):
 def check_answered(message: codec.OutcomeMessage) -> None:
     """Raise FrontError where it was not."""
     outcome = message.outcome
-    told = {Reason.NOTHING_ROUTES: 503, Reason.OVER_SHARE: 429}
-    status = next((code for reason, code in told.items() if outcome.reason == reason), _STATUS[outcome.kind])
+    status = _BY_REASON.get(outcome.reason, _STATUS[outcome.kind])
     if status == 200:
         return
     why = f"query {outcome.query_id}: {outcome.kind.value}"

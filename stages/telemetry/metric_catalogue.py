@@ -355,8 +355,9 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter(
         "sluice_http_requests", "requests", ("stage", "status"), "http, grpc, web, metrics",
         "Requests answered, by status.",
-        "400: wrong, or no HTTP. 401: a wrong token. 413, 414, 431: too large. 429: over the rate limit. "
-        "503: overload. 504: expired.",
+        "400: wrong, or no HTTP. 401: a wrong token. 404: unknown. 413, 414, 431: too large. 429: over a rate limit, a "
+        "client's share or `sustainable`'s rate. 500: failed. 502: its object cannot be had. 503: overload. "
+        "504: expired.",
     ),
     _gauge(
         "sluice_http_waiting_requests", "requests", ("stage",), "http, grpc",

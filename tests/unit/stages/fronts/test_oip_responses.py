@@ -8,9 +8,10 @@ import pytest
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
+from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
+from sluicegate.stages.fronts.front_error import FrontError, check_answered
 from sluicegate.stages.fronts.grpc_messages import MESSAGES
 from sluicegate.stages.fronts.grpc_tensors import body_of, response_of
 from sluicegate.stages.fronts.oip_responses import Asked, refusal_header, respond, with_model
@@ -24,10 +25,10 @@ STATE = PromiseState(
 )
 
 
-def result(kind: OutcomeKind, promise: PromiseState | None = STATE) -> codec.OutcomeMessage:
+def result(kind: OutcomeKind, promise: PromiseState | None = STATE, **more: Any) -> codec.OutcomeMessage:
     """As the front reads it from the topic."""
     query = Query("q1", "toy", NOW, NOW + 1, source="/http")
-    outcome = Outcome.of(query, kind, NOW + 0.1, variant="v", epoch=Epoch(3, 7), promise=promise)
+    outcome = Outcome.of(query, kind, NOW + 0.1, variant="v", epoch=Epoch(3, 7), promise=promise, **more)
     outputs = (Tensor("scores", "FP32", (1, 1), b"\0\0\0\0"),) if kind is OutcomeKind.ANSWERED else ()
     message = codec.encode_outcome(outcome, outputs)
     return codec.decode_outcome(Record("t.app.toy.results", 0, 0, message.key, message.value, message.headers, NOW))
@@ -82,3 +83,23 @@ def test_parameters_of_grpc_that_json_has_no_numbers_for_are_refused_by_their_na
     request.parameters["accuracy"].double_param = value
     with pytest.raises(InvalidInputError, match=r"parameters\.accuracy: is -?(nan|inf); give a finite number"):
         body_of(request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "status", "again"),
+    [
+        (OutcomeKind.REJECTED, Reason.INVALID, 400, False),
+        (OutcomeKind.REJECTED, Reason.UNKNOWN_APP, 404, False),
+        (OutcomeKind.REJECTED, Reason.TOO_LARGE, 400, False),
+        (OutcomeKind.REJECTED, Reason.OVER_SHARE, 429, True),
+        (OutcomeKind.REJECTED, Reason.OVER_SUSTAINABLE_RATE, 429, True),
+        (OutcomeKind.REJECTED, Reason.NOTHING_ROUTES, 503, True),
+        (OutcomeKind.FAILED, Reason.MODEL_ERROR, 500, False),
+        (OutcomeKind.DROPPED, Reason.SHED, 503, True),
+        (OutcomeKind.EXPIRED, "", 504, False),
+    ],
+)
+def test_its_status_says_whether_to_ask_again(kind: OutcomeKind, reason: str, status: int, again: bool) -> None:
+    with pytest.raises(FrontError) as refused:
+        check_answered(result(kind, reason=reason))
+    assert (refused.value.status, refused.value.retry_after is not None) == (status, again)
