@@ -356,8 +356,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "sluice_http_requests", "requests", ("stage", "status"), "http, grpc, web, metrics",
         "Requests answered, by status.",
         "400: wrong, or no HTTP. 401: a wrong token. 404: unknown. 413, 414, 431: too large. 429: over a rate limit, a "
-        "client's share or `sustainable`'s rate. 500: failed. 502: its object cannot be had. 503: overload. "
-        "504: expired.",
+        "client's share or the rate that devices sustain. 500: failed. 502: the object store does not give the answer. "
+        "503: overload. 504: expired.",
     ),
     _gauge(
         "sluice_http_waiting_requests", "requests", ("stage",), "http, grpc",

@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_reference_is_named(change: dict[str, Any], field: 
 
 def test_a_reference_with_anything_else_in_it_or_to_too_much_is_refused() -> None:
     assert "'token'" in str(refusal({"token": "x"}))
-    with pytest.raises(codec.RejectedQueryError, match="at most 1000"):
+    with pytest.raises(codec.RejectedQueryError, match=r"at most 1000 \(objects\.max_bytes\) are taken"):
         decode(IMAGE, FLAG, {**NOTE, "data": {**NOTE["data"], "bytes": 1001}})
 
 
