@@ -1,9 +1,11 @@
 """The sink: reads terminal outcomes into a file and an index, so that any query can be explained.
 
 ``outcomes.jsonl`` holds one outcome a line; ``index.sqlite`` maps id, app and source of a query to the byte offset of
-its line. Writing happens in a thread, a batch at a time; offsets are committed after the batch is on disk. Where the
-disk cannot take a batch (it is full), the sink says so on the status topic and tries again until it can: what it has
-read waits in memory, up to the intake's limit, the rest in its topics, and nothing is committed meanwhile.
+its line. Where the file has half of what may be kept, both are kept as ``outcomes.1.jsonl`` and ``index.1.sqlite`` in
+place of those before, and begin anew. Writing happens in a thread, a batch at a time; offsets are committed after the
+batch is on disk. Where the disk cannot take a batch (it is full), the sink says so on the status topic and tries again
+until it can: what it has read waits in memory, up to the intake's limit, the rest in its topics, and nothing is
+committed meanwhile.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sluicegate.domain.actions import Announce
@@ -29,57 +32,90 @@ log = logging.getLogger(__name__)
 
 _SUBJECT = "stage:sink"
 _MOST = 500
+_NEW = ("outcomes.jsonl", "index.sqlite")
+_OLD = ("outcomes.1.jsonl", "index.1.sqlite")
 
 
 class OutcomeStore:
-    """The file and its index in ``folder``."""
+    """The file and its index in ``folder``; past half of ``most_bytes`` both make place, and take that of those before.
 
-    def __init__(self, folder: Path) -> None:
+    Raises ConfigurationError where they cannot be opened.
+    """
+
+    def __init__(self, folder: Path, *, most_bytes: int = 1 << 30) -> None:
         self._folder = folder
+        self._most = most_bytes // 2
+        self._open_pair: tuple[Appending, sqlite3.Connection] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = Appending(folder / "outcomes.jsonl")
-            self._index = sqlite3.connect(folder / "index.sqlite", check_same_thread=False)
-            self._index.execute("pragma journal_mode=wal")
-            self._index.execute("pragma synchronous=off")
-            self._index.execute(
-                "create table if not exists ends "
-                "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
-            )
+            self._open_pair = self._opened()
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(f"sink folder {folder}: {error}; give a writable folder with room") from error
 
     def add(self, outcomes: Sequence[tuple[QueryKey, bytes]]) -> None:
         """Append (query, JSON) pairs: all of them, or none. Raises OSError or sqlite3.Error for none."""
+        lines = b"".join(line + b"\n" for _, line in outcomes)
+        file, index = self._with_room(len(lines))
         rows = []
-        begin = position = self._file.end
+        begin = position = file.end
         for key, line in outcomes:
             rows.append((key.id, key.app, key.source, position))
             position += len(line) + 1
-        self._file.append(b"".join(line + b"\n" for _, line in outcomes))
+        file.append(lines)
         try:
-            with self._index:
-                self._index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
+            with index:
+                index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
         except sqlite3.Error:
-            self._file.undo(begin)
+            file.undo(begin)
             raise
 
     def find(self, key: QueryKey) -> bytes | None:
-        """The JSON of a query's outcome, None where it has none yet."""
+        """The JSON of a query's outcome, None where it has none yet, or none any more."""
         asked = (key.id, key.app, key.source)
-        row = self._index.execute(
-            "select position from ends where query_id = ? and app = ? and source = ?", asked
-        ).fetchone()
-        if row is None:
-            return None
-        with (self._folder / "outcomes.jsonl").open("rb") as lines:
-            lines.seek(row[0])
-            return lines.readline().rstrip(b"\n")
+        for lines, ends in (_OLD, _NEW):
+            if not (self._folder / ends).exists():
+                continue
+            with closing(sqlite3.connect(self._folder / ends)) as index:
+                row = index.execute(
+                    "select position from ends where query_id = ? and app = ? and source = ?", asked
+                ).fetchone()
+            if row is not None:
+                with (self._folder / lines).open("rb") as file:
+                    file.seek(row[0])
+                    return file.readline().rstrip(b"\n")
+        return None
 
     def close(self) -> None:
         """Close both files."""
-        self._file.close()
-        self._index.close()
+        if self._open_pair is not None:
+            file, index = self._open_pair
+            self._open_pair = None
+            file.close()
+            index.close()
+
+    def _with_room(self, size: int) -> tuple[Appending, sqlite3.Connection]:
+        """The open ones, after those before have made place where there is none for ``size`` bytes."""
+        if self._open_pair is not None and 0 < self._open_pair[0].end > self._most - size:
+            self.close()
+            for old, new in zip(_OLD, _NEW, strict=True):
+                (self._folder / new).replace(self._folder / old)
+        if self._open_pair is None:
+            self._open_pair = self._opened()
+        return self._open_pair
+
+    def _opened(self) -> tuple[Appending, sqlite3.Connection]:
+        lines, ends = _NEW
+        with ExitStack() as opened:
+            file = opened.enter_context(closing(Appending(self._folder / lines)))
+            index = opened.enter_context(closing(sqlite3.connect(self._folder / ends, check_same_thread=False)))
+            index.execute("pragma journal_mode=wal")
+            index.execute("pragma synchronous=off")
+            index.execute(
+                "create table if not exists ends "
+                "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
+            )
+            opened.pop_all()
+        return file, index
 
 
 class SinkStage:

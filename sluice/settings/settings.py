@@ -219,7 +219,8 @@ class Settings(BaseSettings):
     a process reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where
     less is free for ``runs``, nothing starts. ``routing``: where left out, by accuracy and slack, and by the plan's
     shares where workers choose variants or instances come and go. ``embedded_log_mb``: above it the embedded broker
-    lets go of what was read.
+    lets go of what was read. ``outcomes_mb``: MiB of a run's outcomes that the stage ``sink`` keeps; beyond it the
+    older half goes.
     """
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -262,6 +263,7 @@ class Settings(BaseSettings):
     runs: Path | None = None
     disk_floor_bytes: int = Field(default=64 << 20, ge=0)
     embedded_log_mb: int = Field(default=256, ge=16, le=65_536)
+    outcomes_mb: int = Field(default=1024, ge=1, le=1_000_000)
     record: bool = False
 
     @field_validator("broker")

@@ -24,7 +24,7 @@ def sink_stage(system: System, apps: "Sequence[str]") -> SinkStage:
     return SinkStage(
         system.connections,
         apps,
-        store=OutcomeStore(system.run_folder),
+        store=OutcomeStore(system.run_folder, most_bytes=system.settings.outcomes_mb << 20),
         member=system.settings.member,
     )
 

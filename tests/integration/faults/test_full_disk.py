@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,49 @@ async def test_a_line_that_was_cut_short_is_cut_off_before_the_next(tmp_path: Pa
     assert store.find(key_of("b")) == b'{"id":"b"}'
     store.close()
     assert (tmp_path / "outcomes.jsonl").read_bytes() == b'{"id":"a"}\n{"id":"b"}\n'
+
+
+def test_outcomes_take_no_more_room_than_they_may_and_the_newest_half_is_found(tmp_path: Path) -> None:
+    lines = {f"q{number}": b'{"id":"q%d"}' % number for number in range(300)}
+    store = OutcomeStore(tmp_path, most_bytes=1_000)
+    largest = 0
+    for query_id, line in lines.items():
+        store.add([(key_of(query_id), line)])
+        kept = sorted(tmp_path.glob("outcomes*.jsonl"))
+        largest = max(largest, sum(path.stat().st_size for path in kept))
+    store.close()
+    assert 900 < largest <= 1_000 and [path.name for path in kept] == ["outcomes.1.jsonl", "outcomes.jsonl"]
+    store = OutcomeStore(tmp_path, most_bytes=1_000)
+    found = {query_id for query_id, line in lines.items() if store.find(key_of(query_id)) == line}
+    gone = {query_id for query_id in lines if store.find(key_of(query_id)) is None}
+    store.close()
+    assert found | gone == set(lines) and len(found) >= 500 // len(line) and f"q{len(lines) - 1}" in found
+    assert min(int(one[1:]) for one in found) > max(int(one[1:]) for one in gone)
+
+
+def test_a_disk_that_is_full_while_outcomes_make_place_leaves_them_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = OutcomeStore(tmp_path, most_bytes=40)
+    store.add([(key_of("a"), b'{"id":"a"}')])
+    connect = sqlite3.connect
+    opened: list[str] = []
+
+    def full(path: Path, **options: bool) -> sqlite3.Connection:
+        opened.append(path.name)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", full)
+        for _ in range(3):
+            with pytest.raises(sqlite3.Error, match="full"):
+                store.add([(key_of("b"), b'{"id":"b","long":1}')])
+    assert opened == ["index.sqlite"] * 3 and len(list(Path("/proc/self/fd").iterdir())) <= before
+    assert sqlite3.connect is connect
+    store.add([(key_of("b"), b'{"id":"b","long":1}')])
+    assert store.find(key_of("a")) == b'{"id":"a"}' and store.find(key_of("b")) == b'{"id":"b","long":1}'
+    store.close()
 
 
 @pytest.mark.parametrize("disk", ["real"], indirect=True)  # its own files are written otherwise
