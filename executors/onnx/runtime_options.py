@@ -6,6 +6,7 @@ allowed. On a CPU: one thread an operator, no spinning, one process a core.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -20,14 +21,18 @@ _PACKAGES = ("onnxruntime-gpu", "onnxruntime")
 """Either is ONNX Runtime; the first one installed counts."""
 
 
-def runtime_package() -> tuple[str, str] | None:
-    """The package that ONNX Runtime comes from and its version; None where none is installed."""
+def runtime_packages() -> list[tuple[str, str]]:
+    """Packages that ONNX Runtime comes from, with their versions: one at most, unless one lies over another."""
+    found = []
     for package in _PACKAGES:
-        try:
-            return package, version(package)
-        except PackageNotFoundError:
-            continue
-    return None
+        with suppress(PackageNotFoundError):
+            found.append((package, version(package)))
+    return found
+
+
+def runtime_package() -> tuple[str, str] | None:
+    """That which counts; None where none is installed."""
+    return next(iter(runtime_packages()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluicegate.executors.onnx.runtime_options import runtime_package
+from sluicegate.executors.onnx.runtime_options import runtime_packages
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import Settings, load
 
@@ -95,10 +95,14 @@ def _distribution(name: str, *, needed: bool, remedy: str) -> Finding:
 
 
 def _runtime() -> Finding:
-    found = runtime_package()
-    if found is None:
+    found = runtime_packages()
+    told = " and ".join(" ".join(package) for package in found)
+    if not found:
         return Finding("ONNX Runtime", False, True, "not installed", "pip install -e '.[cpu]' (or '.[gpu]')")
-    return Finding("ONNX Runtime", True, True, " ".join(found))
+    if len(found) > 1:
+        remedy = "they overwrite each other's files: pip uninstall both, then install '.[cpu]' or '.[gpu]'"
+        return Finding("ONNX Runtime", False, False, told, remedy)
+    return Finding("ONNX Runtime", True, True, told)
 
 
 def _program(name: str, arguments: list[str], remedy: str) -> Finding:
