@@ -10,6 +10,7 @@ an engine.
 import argparse
 import json
 import shutil
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,7 +26,7 @@ from tests.stack.engine import ROOT, Images, Project, StackError, images, ran, r
 
 WORK = ROOT / "build" / "stack"
 APPS = ("digits", "signals")
-KILLED = ("worker-cpu0", "router-digits", "admission", "planner", "http", "kafka")
+KILLED = ("worker-cpu0", "router", "admission", "planner", "http", "kafka")
 """In this order, one after the other, each back before the next."""
 IN_FLIGHT = 500
 """Copies that each killed process may leave (the chaos suite's bound too)."""
@@ -217,6 +218,29 @@ class Run:
             raise StackError(f"`up --build` of what was built recreated {', '.join(changed)}")
         self.say("`up --build` again: no container recreated")
 
+    def registered(self) -> None:
+        """Models of one's own are served in place of the demo's, by the guide's commands, and beside them if asked."""
+        folder = WORK / "clouds"
+        told([sys.executable, str(ROOT / "examples" / "numpy_model.py"), str(folder)])
+        models = [f"/clouds/{path.name}" for path in sorted(folder.glob("*.onnx"))]
+        once = (
+            "run",
+            "--rm",
+            "--no-deps",
+            "-T",
+            "--volume",
+            f"{folder}:/clouds:ro",
+            "worker-cpu0",
+            "sluice",
+            "register",
+        )
+        self.project(*once, *models, "--app", "clouds", "--validation", "/clouds/rows.npz", within=300.0)
+        self.until("clouds answers", lambda: self.infer("clouds")[0] == 200, 60.0)
+        self.until("the demo's apps are no longer served", lambda: self.infer("digits")[0] == 404, 60.0)
+        self.project("exec", "-T", "admission", "sluice", "demo-apps", "on")
+        self.answers()
+        self.say("models of one's own registered, served alone, then beside the demo's")
+
     def kills(self) -> None:
         """SIGKILL from outside, so that the restart is the engine's own decision."""
         with self.load(15 * len(KILLED)):
@@ -297,6 +321,7 @@ def passage(project: Project, found: Images, *, keep: bool) -> None:
         run.answers()
         run.say("answers through the published port, health without the token, every target up")
         run.again()
+        run.registered()
         run.kills()
         run.stopped()
         run.down_and_up()
