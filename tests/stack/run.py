@@ -219,7 +219,7 @@ class Run:
         self.say("`up --build` again: no container recreated")
 
     def registered(self) -> None:
-        """Models of one's own are served in place of the demo's, by the guide's commands, and beside them if asked."""
+        """Models of one's own are served, alone and beside the demo's, by the guide's commands."""
         folder = WORK / "clouds"
         told([sys.executable, str(ROOT / "examples" / "numpy_model.py"), str(folder)])
         models = [f"/clouds/{path.name}" for path in sorted(folder.glob("*.onnx"))]
@@ -236,6 +236,7 @@ class Run:
         )
         self.project(*once, *models, "--app", "clouds", "--validation", "/clouds/rows.npz", within=300.0)
         self.until("clouds answers", lambda: self.infer("clouds")[0] == 200, 60.0)
+        self.project("exec", "-T", "admission", "sluice", "demo-apps", "off")
         self.until("the demo's apps are no longer served", lambda: self.infer("digits")[0] == 404, 60.0)
         self.project("exec", "-T", "admission", "sluice", "demo-apps", "on")
         self.answers()
