@@ -6,9 +6,9 @@ factor, so that both turn over as often as in the hour. The executors are emulat
 query is a record of its own through all four hops. At the end the audit reads the topics.
 
 Memory: resident bytes of every process twice a second. Behind ``WARM_UP`` of the run, after which the window of ids is
-full, straight lines through all samples, and through the least and the most of every ``ROUND`` seconds, in which the
-device comes and goes twice. These tell a leak from a process whose solver takes memory and gives it back. The least and
-the most of each round are written too.
+full, straight lines through all samples, and through the least and the most of every whole ``ROUND`` seconds, in which
+the device comes and goes twice. These tell a leak from a process whose solver takes memory and gives it back. The least
+and the most of each round are written too.
 
 `python bench/soak.py [--queries 1000000] [--speed 4]`; writes reports/bench/soak.json and soak.png. Exit 1 where a
 query was lost, duplicated or marked wrongly, or where the floor of a process of ours rose by more than ``FLAT_MIB`` an
@@ -191,8 +191,10 @@ class Memory:
 
 
 def _rounds(at: Any) -> list[Any]:
-    """Which samples are of each round."""
-    return [at // ROUND == number for number in np.unique(at // ROUND)]
+    """Which samples are of each whole round, counted back from the last sample; all are one where none is whole."""
+    back = (at[-1] - at) // ROUND
+    whole = max(1.0, back[0])
+    return [back == number for number in np.unique(back)[::-1] if number < whole]
 
 
 def _slope(at: Any, mib: Any) -> float:
