@@ -5,12 +5,13 @@ four hops and message sizes (``forwarder`` by aiokafka, ``rdkafka-forwarder`` by
 Kafka with all stages in one process (``kafka-process``, ``rdkafka-process``) and with a process a stage
 (``kafka-processes``, ``rdkafka-processes``). Devices are emulated with a flat latency of 1 ms, so that no model
 runs. Added latency is result time - arrival - execution. CPU is that of our Python processes, the load generator's own
-cost measured apart and taken off.
+cost measured apart and taken off: of a forwarder that of its own loop, which sends prepared bytes by the bare client.
 
 `python bench/pipeline.py [--kafka kafka://host:port] [--seconds 8] [--qps 1000] [--delivery exactly_once] [--systems
 kafka-process] [--json]`; writes reports/bench/pipeline.json, which `--json` prints: `{"rows": [{"system", "p50_ms",
 "p99_ms", "cpu_us", …}]}`. Exactly once, the embedded broker is left out, and the latency is that of whoever reads the
-results, which are there once their transaction has ended; its CPU is counted too.
+results, which are there once their transaction has ended; its CPU is counted too, but not with a process
+a stage.
 """
 
 import argparse
@@ -322,9 +323,9 @@ async def forwarder(url: str, load: Load) -> dict[str, Any]:
 
     server = url.removeprefix("kafka://")
     prefix = f"fwd{uuid.uuid4().hex[:8]}"
-    names = [f"{prefix}.{i}" for i in range(4)]
+    names, unread = [f"{prefix}.{i}" for i in range(4)], f"{prefix}.unread"
     broker = connect(url)
-    await broker.admin().create_topics([TopicSpec(name=n) for n in names])
+    await broker.admin().create_topics([TopicSpec(name=n) for n in [*names, unread]])
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=server, linger_ms=1, acks="all", enable_idempotence=True)
     await producer.start()
     stop = asyncio.Event()
@@ -354,17 +355,25 @@ async def forwarder(url: str, load: Load) -> dict[str, Any]:
         finally:
             await consumer.stop()
 
+    body = bytes(4 * PIXELS + 100)
+
+    async def offer(topic: str, queries: int) -> None:
+        started = time.monotonic()
+        for i in range(queries):
+            await due(i, load.qps, started)
+            await producer.send(topic, body, key=b"k", timestamp_ms=int(time.time() * 1e3))
+        await producer.flush()
+
+    before = own_cpu()
+    await offer(unread, count)
+    alone = own_cpu() - before
     hops = [asyncio.create_task(hop(a, b)) for a, b in zip(names, [*names[1:], None], strict=True)]
     await asyncio.sleep(1.0)
-    body = bytes(4 * PIXELS + 100)
     before = own_cpu()
-    started = time.monotonic()
-    for i in range(count):
-        await due(i, load.qps, started)
-        await producer.send(names[0], body, key=b"k", timestamp_ms=int(time.time() * 1e3))
+    await offer(names[0], count)
     while len(done) < count:
         await asyncio.sleep(0.02)
-    used = own_cpu() - before - generator_cpu(count)
+    used = own_cpu() - before - alone
     stop.set()
     await asyncio.gather(*hops)
     await producer.stop()
@@ -384,9 +393,9 @@ async def rdkafka_forwarder(url: str, load: Load) -> dict[str, Any]:
 
     server = url.removeprefix("kafka://")
     prefix = f"fwd{uuid.uuid4().hex[:8]}"
-    names = [f"{prefix}.{i}" for i in range(4)]
+    names, unread = [f"{prefix}.{i}" for i in range(4)], f"{prefix}.unread"
     broker = connect(url)
-    await broker.admin().create_topics([TopicSpec(name=n) for n in names])
+    await broker.admin().create_topics([TopicSpec(name=n) for n in [*names, unread]])
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": server, "linger.ms": 1, "acks": "all", "enable.idempotence": True}
     )
@@ -410,19 +419,27 @@ async def rdkafka_forwarder(url: str, load: Load) -> dict[str, Any]:
             producer.poll(0)
         consumer.close()
 
+    body = bytes(4 * PIXELS + 100)
+
+    async def offer(topic: str, queries: int) -> None:
+        started = time.monotonic()
+        for i in range(queries):
+            await due(i, load.qps, started)
+            producer.produce(topic, body, b"k", timestamp=int(time.time() * 1e3))
+        await asyncio.to_thread(producer.flush)
+
+    before = own_cpu()
+    await offer(unread, count)
+    alone = own_cpu() - before
     hops = [threading.Thread(target=hop, args=ends) for ends in zip(names, [*names[1:], None], strict=True)]
     for thread in hops:
         thread.start()
     await asyncio.sleep(1.0)
-    body = bytes(4 * PIXELS + 100)
     before = own_cpu()
-    started = time.monotonic()
-    for i in range(count):
-        await due(i, load.qps, started)
-        producer.produce(names[0], body, b"k", timestamp=int(time.time() * 1e3))
+    await offer(names[0], count)
     while len(done) < count:
         await asyncio.sleep(0.02)
-    used = own_cpu() - before - generator_cpu(count)
+    used = own_cpu() - before - alone
     stop.set()
     for thread in hops:
         await asyncio.to_thread(thread.join)
@@ -461,7 +478,8 @@ async def main(arguments: argparse.Namespace, kafka: str | None) -> list[dict[st
         for name in arguments.systems.split(","):
             if name in steps:
                 url, step = steps[name]
-                await measure_generator(url, 3.0, arguments.qps, "rdkafka" if name.startswith("rd") else "aiokafka")
+                if not name.endswith("forwarder"):
+                    await measure_generator(url, 3.0, arguments.qps, "rdkafka" if name.startswith("rd") else "aiokafka")
                 rows.append(await step())
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows

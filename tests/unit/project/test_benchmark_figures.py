@@ -1,6 +1,16 @@
 """Benchmarks judge and say what was measured: whole rounds, CPU of its own, and no more than was run."""
 
-from bench import soak
+import asyncio
+import queue
+import sys
+from collections import defaultdict
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+
+from bench import pipeline, soak
 
 
 def test_a_process_that_does_not_grow_is_not_said_to_where_the_run_lasts_past_its_hour() -> None:
@@ -21,3 +31,73 @@ def test_growth_is_seen_to_the_end_of_the_run_and_a_run_that_is_shorter_than_a_r
     assert memory.slopes()["router"]["rounds_mib"][1][-1] == 100.0
     memory.samples["router"] = [(3000.0, 80.0), (3001.0, 81.0)]
     assert memory.slopes()["router"]["rounds_mib"] == [[80.0], [81.0]]
+
+
+SEND_S = 100e-6
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Topics by name in place of Kafka's; this process takes ``SEND_S`` of CPU a record sent, and no time."""
+    topics: dict[str, queue.SimpleQueue[Any]] = defaultdict(queue.SimpleQueue)
+    total, yields = queue.SimpleQueue[None](), asyncio.sleep
+
+    def send(topic: str, value: bytes, key: bytes, **more: Any) -> None:
+        total.put(None)
+        stamp = more.get("timestamp", more.get("timestamp_ms"))
+        topics[topic].put(SimpleNamespace(value=value, key=key, headers=more.get("headers", ()), timestamp=stamp))
+
+    monkeypatch.setattr(pipeline, "connect", lambda *_, **__: MagicMock(admin=AsyncMock, close=AsyncMock()))
+    monkeypatch.setattr(pipeline, "own_cpu", lambda: SEND_S * total.qsize())
+    monkeypatch.setattr(pipeline, "_GENERATOR", {"per_query": 7 * SEND_S})  # of our producer
+    monkeypatch.setattr(asyncio, "sleep", lambda _: yields(0))
+    return SimpleNamespace(send=send, topics=topics, yields=yields)
+
+
+async def test_of_a_bare_forwarder_is_taken_off_what_its_own_sending_costs(
+    sent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send(topic: str, value: bytes, **more: Any) -> None:
+        sent.send(topic, value, **more)
+
+    def consumer(**_: Any) -> Any:
+        mine = AsyncMock()
+
+        async def getmany(timeout_ms: int) -> dict[None, list[Any]]:
+            await sent.yields(0)
+            read = sent.topics[mine.assign.call_args.args[0][0][0]]
+            return {None: [read.get() for _ in range(read.qsize())]}
+
+        mine.assign, mine.getmany = MagicMock(), getmany
+        return mine
+
+    bare: Any = ModuleType("aiokafka")
+    bare.AIOKafkaProducer = lambda **_: AsyncMock(send=send)
+    bare.AIOKafkaConsumer, bare.TopicPartition = consumer, lambda *names: names
+    monkeypatch.setitem(sys.modules, "aiokafka", bare)
+    row = await pipeline.forwarder("kafka://nowhere:1", pipeline.Load(seconds=0.1, qps=1000.0))
+    assert row["cpu_us"] == pytest.approx(1e6 * 3 * SEND_S)
+
+
+async def test_of_one_by_librdkafka_too(sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def consumer(_: Any) -> Any:
+        mine = MagicMock()
+
+        def poll(seconds: float) -> Any:
+            try:
+                record = sent.topics[mine.assign.call_args.args[0][0][0]].get(timeout=0.01)
+            except queue.Empty:
+                return None
+            return SimpleNamespace(
+                timestamp=lambda: (1, record.timestamp), value=bytes, key=bytes, headers=lambda: record.headers
+            )
+
+        mine.poll, mine.consume = poll, lambda *_: []
+        return mine
+
+    bare: Any = ModuleType("confluent_kafka")
+    bare.Producer = lambda _: MagicMock(produce=sent.send)
+    bare.Consumer, bare.TopicPartition = consumer, lambda *names: names
+    monkeypatch.setitem(sys.modules, "confluent_kafka", bare)
+    row = await pipeline.rdkafka_forwarder("kafka://nowhere:1", pipeline.Load(seconds=0.1, qps=1000.0))
+    assert row["cpu_us"] == pytest.approx(1e6 * 3 * SEND_S)
