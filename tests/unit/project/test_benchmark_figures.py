@@ -3,14 +3,20 @@
 import asyncio
 import queue
 import sys
+import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
+import numpy as np
 import pytest
 
 from bench import pipeline, soak
+from bench.over_http import beside_peers
 
 
 def test_a_process_that_does_not_grow_is_not_said_to_where_the_run_lasts_past_its_hour() -> None:
@@ -101,3 +107,44 @@ async def test_of_one_by_librdkafka_too(sent: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "confluent_kafka", bare)
     row = await pipeline.rdkafka_forwarder("kafka://nowhere:1", pipeline.Load(seconds=0.1, qps=1000.0))
     assert row["cpu_us"] == pytest.approx(1e6 * 3 * SEND_S)
+
+
+async def test_accuracy_is_of_what_came_behind_the_warm_ups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now, yields = [100.0], asyncio.sleep
+    outcomes: list[Any] = []
+
+    class Asking:
+        pid = 1
+
+        def __init__(self, _: str) -> None:
+            self.asked = 0
+
+        async def ask(self, times: list[float]) -> Any:
+            self.asked += 1
+            # Two warm-ups: calm, and so all of the most accurate.
+            accuracy = 0.9 if self.asked <= 2 else 0.8
+            outcomes.append(SimpleNamespace(arrival=now[0], on_time=True, accuracy=accuracy))
+            outcomes.append(SimpleNamespace(arrival=now[0], on_time=False, accuracy=0.1))
+            now[0] += 5.0
+            return np.zeros(len(times))
+
+        def end(self) -> None: ...
+
+    @asynccontextmanager
+    async def serving(*_: Any) -> AsyncIterator[Any]:
+        yield "http://nowhere", MagicMock()
+
+    async def read_results(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        for outcome in outcomes:
+            yield outcome
+
+    for name, fake in {
+        "Asking": Asking, "serving": serving, "read_results": read_results, "result_topics": AsyncMock(),
+        "apart": MagicMock(), "children": lambda _: set(),
+        "codec": SimpleNamespace(decode_outcome=lambda outcome: SimpleNamespace(outcome=outcome)),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(beside_peers, name, fake)
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(asyncio, "sleep", lambda _: yields(0))
+    found = await beside_peers.ours(MagicMock(), tmp_path, 10.0, 1.0)
+    assert found == {"x0.5": 1.0, "x1.5": 1.0, "x3": 1.0, "accuracy": 0.8}
