@@ -11,8 +11,9 @@ ends in ``/1`` are published ones freed of that limit: what they would do best c
     python bench/batching.py --rules adaptive              one rule anew, beside what is known of the others
 
 Cells and seeds are written to ``batching.jsonl`` as they end; a run that was broken off goes on from there (``--fresh``
-begins anew). The same arrivals serve every rule. With ``--rules`` the violations of the other rules are read from
-``--known``, the cells of an earlier run as JSON; no standard error is then granted.
+begins anew), but for lines of a rule with other options or of other sources of rules. The same arrivals serve every
+rule. With ``--rules`` the violations of the other rules are read from ``--known``, the cells of an earlier run as JSON;
+no standard error is then granted, and where they were of other queries or seeds the report says so.
 
 Two bounds stand beside the rules. ``fluid``: arrivals at a constant rate r form batches b = r (SLO - latency(b)), so
 that at least 1 - b / (latency(b) r) is missed. ``clairvoyant``: no rule can miss fewer on these very arrivals, since it
@@ -30,6 +31,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from functools import partial
+from hashlib import sha256
 from math import nan
 from pathlib import Path
 from time import process_time
@@ -46,6 +48,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import batching
 from sluicegate.policies.serving.slice_scheduler import Station
 
+ROOT = Path(__file__).resolve().parents[1]
 CURVES: dict[str, Callable[[int], float]] = {
     "flat": lambda _: 0.010,
     "affine": lambda b: 0.009 + 0.001 * b,
@@ -71,6 +74,8 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Shown as -> rule and options. ``eager`` is ``lazy-drop`` freed of its limit."""
 PUBLISHED = tuple(rule for rule in RULES if rule not in ("adaptive", "balanced", "greedy"))
+SOURCES = (ROOT / "domain", ROOT / "policies", ROOT / "reproduce" / "spread_drop" / "trial.py", Path(__file__))
+"""Of all that values of a rule hang on."""
 LARGEST = 64
 STYLES: dict[str, dict[str, Any]] = {"adaptive": {"lw": 2.5, "color": "k"}, "clairvoyant": {"ls": ":", "color": "grey"}}
 
@@ -212,14 +217,13 @@ class Results:
     def margin(self, cell: Cell) -> tuple[float, float, str]:
         """(adaptive less the best published rule, two standard errors of that, that rule), paired by seed.
 
-        No error is granted where that rule was not run.
+        No error is granted where one of them was not run.
         """
         best = min(PUBLISHED, key=lambda rule: self.mean(cell, rule))
         run = self.cells[cell]
-        ours = np.array(run["adaptive"]["violations"])
-        if best not in run:
-            return float(ours.mean()) - self.known[cell, best], 0.0, best
-        gaps = ours - np.array(run[best]["violations"])
+        if not {"adaptive", best} <= run.keys():
+            return self.mean(cell, "adaptive") - self.mean(cell, best), 0.0, best
+        gaps = np.array(run["adaptive"]["violations"]) - np.array(run[best]["violations"])
         error = 2.0 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
         return float(gaps.mean()), error, best
 
@@ -300,7 +304,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has measured")
     parser.add_argument("--rules", default=",".join(RULES), help="measure these alone, parted by commas")
-    parser.add_argument("--known", type=Path, default=Path("docs/figures/batching.json"), help="cells of other rules")
+    parser.add_argument("--known", type=Path, default=ROOT / "docs/figures/batching.json", help="cells of other rules")
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     asked = parser.parse_args()
     rules = [rule for rule in RULES if rule in asked.rules.split(",")]
@@ -312,9 +316,11 @@ def main() -> int:
     kept = asked.out / "batching.jsonl"
     if asked.fresh:
         kept.unlink(missing_ok=True)
-    results = Results({} if len(rules) == len(RULES) else known(asked.known))
-    done = set()
-    for job, found in read(kept, set(jobs), rules):
+    others = len(rules) < len(RULES)
+    results = Results(known(asked.known) if others else {})
+    runs = {**(known_runs(asked.known) if others else {}), **{rule: [asked.queries, asked.seeds] for rule in rules}}
+    by, done = made_by(rules), set()
+    for job, found in read(kept, set(jobs), by):
         done.add(job)
         results.add(job[0], found)
     left = [job for job in jobs if job not in done]
@@ -323,13 +329,17 @@ def main() -> int:
         for ended in as_completed(running):
             job, (cell, found) = running[ended], ended.result()
             results.add(cell, found)
-            file.write(json.dumps([*vars(cell).values(), *job[1:], found]) + "\n")
+            file.write(line(job, by, found) + "\n")
             file.flush()
     machine = platform.processor() or platform.machine()
-    lines = [f"{asked.queries * asked.seeds} queries a cell and rule, {asked.seeds} seeds, {machine}", *report(results)]
+    lines = [
+        f"{asked.queries * asked.seeds} queries a cell and rule, {asked.seeds} seeds, {machine}",
+        *unlike(runs, rules),
+    ]
+    lines += report(results)
     print("\n".join(lines))
     (asked.out / "batching.txt").write_text("\n".join(lines) + "\n")
-    (asked.out / "batching.json").write_text(one_line_a_cell(results.summary()))
+    (asked.out / "batching.json").write_text(one_line_a_cell({"runs": runs, **results.summary()}))
     draw(results, asked.out / "batching.png")
     return 0
 
@@ -349,15 +359,46 @@ def known(path: Path) -> dict[tuple[Cell, str], float]:
     return {(Cell(*(row[n] for n in names)), rule): row[rule] for row in rows for rule in row if rule not in names}
 
 
-def read(path: Path, wanted: set[Job], rules: Collection[str] = tuple(RULES)) -> Iterator[tuple[Job, Found]]:
-    """What an earlier run left of ``wanted``; lines of other rules, or cut short, are passed over."""
-    for line in path.read_text().splitlines() if path.exists() else ():
+def known_runs(path: Path) -> dict[str, list[int]]:
+    """Queries of a seed and seeds by rule, of the cells in ``path``; without rules of which that was not written."""
+    told: dict[str, list[int]] = json.loads(path.read_text()).get("runs", {})
+    return told
+
+
+def unlike(runs: Mapping[str, list[int]], rules: Collection[str]) -> list[str]:
+    """What is to be said of rules that were not run with ``rules``: those of other queries or seeds."""
+    found = defaultdict(list)
+    for rule in RULES:
+        if rule not in rules and runs.get(rule) != runs[next(iter(rules))]:
+            found[tuple(runs.get(rule, ()))].append(rule)
+    told = {run: f"of {run[0]} queries and {run[1]} seeds" if run else "of queries and seeds unknown" for run in found}
+    return [f"NOT ON THE SAME ARRIVALS, {told[run]}: {', '.join(names)}" for run, names in found.items()]
+
+
+def made_by(rules: Collection[str]) -> dict[str, Any]:
+    """What values of ``rules`` hang on beside cell, queries and seed: their options, and a digest of the sources."""
+    digest = sha256()
+    for place in SOURCES:
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            digest.update(file.read_bytes())
+    made: dict[str, Any] = json.loads(json.dumps({rule: RULES[rule] for rule in rules}))
+    return {"rules": made, "sources": digest.hexdigest()}
+
+
+def line(job: Job, by: Mapping[str, Any], found: Found) -> str:
+    """Of ``batching.jsonl``: one cell, one seed, and what made it."""
+    return json.dumps([*vars(job[0]).values(), *job[1:], by, found])
+
+
+def read(path: Path, wanted: set[Job], by: Mapping[str, Any]) -> Iterator[tuple[Job, Found]]:
+    """What an earlier run left of ``wanted``; lines that something else made, or cut short, are passed over."""
+    for row in path.read_text().splitlines() if path.exists() else ():
         try:
-            *cell, count, seed, found = json.loads(line)
+            *cell, count, seed, made, found = json.loads(row)
             job = (Cell(*cell), count, seed)
         except (ValueError, TypeError):  # the last line of a run that was killed
             continue
-        if job in wanted and set(found) == {*rules, "fluid", "clairvoyant"}:
+        if job in wanted and made == by:
             yield job, found
 
 

@@ -1,11 +1,14 @@
 """The benchmark of batching rules: its bounds bound, its figures are those of the tracker, and it resumes."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import bench.batching as bench
 from bench.batching import (
     ARRIVALS,
     CURVES,
@@ -88,15 +91,65 @@ def test_misses_are_judged_as_the_tracker_judges_them() -> None:
 
 
 def test_a_run_that_was_broken_off_is_read_again_and_a_line_cut_short_is_not(tmp_path: Path) -> None:
-    cell = CELLS[0]
+    cell, by = CELLS[0], bench.made_by(RULES)
     _, found = measure((cell, 50, 0))
-    line = json.dumps([*vars(cell).values(), 50, 0, found])
-    other = json.dumps([*vars(cell).values(), 50, 1, {"eager": found["eager"]}])
+    whole = bench.line((cell, 50, 0), by, found)
+    other = bench.line((cell, 50, 1), bench.made_by(["eager"]), {"eager": found["eager"]})
     path = tmp_path / "batching.jsonl"
-    path.write_text(f"{line}\n{other}\n{line[:100]}")
+    path.write_text(f"{whole}\n{other}\n{whole[:100]}")
     wanted = {(cell, 50, 0), (cell, 50, 1), (cell, 99, 0)}
-    assert list(read(path, wanted)) == [((cell, 50, 0), found)]
-    assert list(read(tmp_path / "none", wanted)) == []
+    assert list(read(path, wanted, by)) == [((cell, 50, 0), found)]
+    assert list(read(tmp_path / "none", wanted, by)) == []
+
+
+def told(out: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
+    """What a run of one cell reports."""
+    monkeypatch.setattr(bench, "ARRIVALS", ("gamma",))
+    monkeypatch.setattr(bench, "CURVES", {"affine": CURVES["affine"]})
+    monkeypatch.setattr(bench, "SLOS", (4,))
+    monkeypatch.setattr(bench, "LOADS", (1.0,))
+    monkeypatch.setattr(bench, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(bench, "draw", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["batching", "--workers", "1", "--out", str(out), *options])
+    bench.main()
+    return (out / "batching.txt").read_text()
+
+
+def test_what_a_rule_of_other_options_or_other_sources_left_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "rule.py"
+    monkeypatch.setattr(bench, "SOURCES", (source,), raising=False)
+    run = partial(told, tmp_path, monkeypatch, "--queries", "900", "--seeds", "1", "--rules", "static")
+    lines = []
+    for size, content in ((8, "one"), (8, "one"), (4, "one"), (4, "two")):
+        monkeypatch.setitem(bench.RULES, "static", ("static", {"size": size}))
+        source.write_text(content)
+        run()
+        lines.append(len((tmp_path / "batching.jsonl").read_text().splitlines()))
+    assert lines == [1, 1, 2, 3]
+
+
+def test_other_queries_and_seeds_of_what_is_known_of_the_other_rules_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_of = ["--known", str(tmp_path / "batching.json"), "--rules"]
+    run = partial(told, tmp_path, monkeypatch)
+    assert "SAME ARRIVALS" not in run("--queries", "900", "--seeds", "2", "--rules", ",".join(RULES))
+    assert "SAME ARRIVALS" not in run("--queries", "900", "--seeds", "2", *known_of, "adaptive")
+    others = ", ".join(rule for rule in RULES if rule != "adaptive")
+    said = f"NOT ON THE SAME ARRIVALS, of 900 queries and 2 seeds: {others}\n"
+    assert said in run("--queries", "800", "--seeds", "2", *known_of, "adaptive")
+    assert "2 seeds: adaptive\n" in run("--queries", "900", "--seeds", "2", *known_of, others.replace(", ", ","))
+    (tmp_path / "old.json").write_text(json.dumps({**json.loads((tmp_path / "batching.json").read_text()), "runs": {}}))
+    old = ["--known", str(tmp_path / "old.json"), "--rules", "adaptive"]
+    assert f"of queries and seeds unknown: {others}\n" in run("--queries", "900", "--seeds", "2", *old)
+
+
+def test_what_is_known_of_other_rules_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = told(tmp_path, monkeypatch, "--queries", "900", "--seeds", "1", "--rules", "adaptive")
+    assert "of 40000 queries and 5 seeds: static" in said
 
 
 def test_one_rule_measured_anew_is_reported_beside_what_is_known_of_the_others(tmp_path: Path) -> None:
