@@ -5,8 +5,10 @@ process holds broker and stages. Demand of the strict app rises and falls; what 
 the queries, is read from the topics.
 
     python bench/live_slices.py                        # a minute and a half; reports/bench/live_slices.{json,png}
-    python bench/live_slices.py --choice plan          # the plan's shares choose slices, not the worker
-    python bench/live_slices.py --geometry protean     # PROTEAN's rule cuts; results in live_slices_protean
+    python bench/live_slices.py --choice strict-first  # the worker chooses slices, not the plan's shares
+    python bench/live_slices.py --geometry protean     # PROTEAN's rule cuts
+
+The last two write live_slices_strict-first and live_slices_protean.
 
 Exits with 1 where a query is lost or answered twice.
 """
@@ -262,7 +264,7 @@ def draw(result: dict[str, Any], slo_ms: float, path: Path) -> None:
                 cut["cutting"], cut["serving"], color="#c0392b", alpha=0.25, lw=0, label="is cut" if last else None
             )
     low.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, ncols=4)
-    figure.suptitle(f"{len(result['cuts'])} changes of eight emulated A100 while serving")
+    figure.suptitle(f"{len(result['cuts'])} changes of {result['gpus']} emulated A100 while serving")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
@@ -281,8 +283,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = asyncio.run(measure(arguments, Path(folder)))
+    result["gpus"] = arguments.gpus
     result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    target = TARGET if arguments.geometry == "joint" else TARGET.with_name(f"{TARGET.name}_{arguments.geometry}")
+    chosen = [name for name in (arguments.geometry, arguments.choice) if name not in ("joint", "plan")]
+    target = TARGET.with_name("_".join([TARGET.name, *chosen]))
     draw(result, 1e3 * load_catalogue(CATALOGUE).apps[STRICT].slo, target.with_suffix(".png"))
     target.with_suffix(".json").write_text(json.dumps(result, indent=1))
     print(json.dumps({k: v for k, v in result.items() if k not in {"seconds", "rates"}}, indent=1))

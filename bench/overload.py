@@ -126,6 +126,7 @@ async def planned(system: System, devices: int) -> None:
 
 async def measure(url: str, folder: Path, devices: int, seconds: float) -> dict[str, Any]:
     """The run, read from the topics."""
+    began = time.process_time()
     served = catalogue()
     full = capacity(served, devices)
     chosen = Settings(
@@ -153,7 +154,8 @@ async def measure(url: str, folder: Path, devices: int, seconds: float) -> dict[
         await running
         await producer.stop()
         await broker.close()
-    return judged(url.split("://")[0], full, Phases(*marks), outcomes, report)
+    row = judged(url.split("://")[0], full, Phases(*marks), outcomes, report)
+    return {**row, "cpu_s": round(time.process_time() - began, 1)}
 
 
 async def settled(system: System, sent: int) -> tuple[AuditReport, list[Outcome]]:
@@ -198,7 +200,6 @@ def judged(broker: str, full: float, phases: Phases, outcomes: list[Outcome], re
         "recovered_s": recovered(asked, ended, good, phases, normal),
         "accuracy_in_overload": round(float(np.mean(accuracy)), 4) if accuracy else None,
         "ends_in_overload": ends(outcomes, phases),
-        "cpu_s": round(time.process_time(), 1),
         "queries": report.queries,
         "lost": report.lost,
         "duplicates": report.duplicates,

@@ -97,13 +97,13 @@ PARTS: Mapping[str, Callable[[], Any]] = {"costs": costs, "fbr": fbr, "bill": bi
 
 
 def parts(asked: list[str]) -> None:
-    """Run the parts asked for and write them down."""
+    """Run the parts asked for and write them down; of each its machine, as those that are kept may be of another."""
     found: dict[str, Any] = json.loads(TARGET.read_text()) if TARGET.exists() else {}
-    found["machine"] = (
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.python_version()}"
-    )
+    found.pop("machine", None)  # of an earlier version, of whatever was run last
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.python_version()}"
     for name in asked:
         found[name] = PARTS[name]()
+        found.setdefault("machines", {})[name] = machine
         print(json.dumps({name: found[name]}, indent=1))
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(json.dumps(found, indent=1))

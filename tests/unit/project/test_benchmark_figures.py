@@ -1,6 +1,7 @@
 """Benchmarks judge and say what was measured: whole rounds, CPU of its own, and no more than was run."""
 
 import asyncio
+import json
 import queue
 import sys
 import time
@@ -15,7 +16,7 @@ from unittest.mock import AsyncMock, MagicMock
 import numpy as np
 import pytest
 
-from bench import pipeline, soak
+from bench import live_slices, overload, pipeline, slices, soak
 from bench.over_http import beside_peers
 
 
@@ -148,3 +149,60 @@ async def test_accuracy_is_of_what_came_behind_the_warm_ups(monkeypatch: pytest.
     monkeypatch.setattr(asyncio, "sleep", lambda _: yields(0))
     found = await beside_peers.ours(MagicMock(), tmp_path, 10.0, 1.0)
     assert found == {"x0.5": 1.0, "x1.5": 1.0, "x3": 1.0, "accuracy": 0.8}
+
+
+async def test_the_cpu_of_an_overload_is_of_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    at = 0.0
+    used = iter((1000.0, 1007.0))  # what ran before had 1,000
+    outcome = SimpleNamespace(arrival=at, at=at, on_time=True, accuracy=0.8, late=False, kind="answered", reason=None)
+    report = SimpleNamespace(queries=1, lost=0, duplicates=0)
+    monkeypatch.setattr(overload, "run_stages", lambda _, stop: stop.wait())
+    monkeypatch.setattr(overload, "planned", AsyncMock())
+    monkeypatch.setattr(overload, "load", AsyncMock(return_value=(1, [at, at + 10, at + 20, at + 30])))
+    monkeypatch.setattr(overload, "settled", AsyncMock(return_value=(report, [outcome])))
+    monkeypatch.setattr(time, "process_time", lambda: next(used, 1007.0))
+    assert (await overload.measure("memory://", tmp_path, 1, 1.0))["cpu_s"] == 7.0
+
+
+def test_parts_that_are_kept_stay_with_the_machine_that_they_are_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slices, "TARGET", tmp_path / "slices.json")
+    monkeypatch.setattr(slices, "PARTS", {"fbr": lambda: {"error": 1.0}, "bill": lambda: {"saved": 0.5}})
+    slices.TARGET.write_text(json.dumps({"machine": "abacus", "costs": {}}))
+    for machine, part in (("first", "fbr"), ("second", "bill")):
+        monkeypatch.setattr(slices.platform, "processor", lambda machine=machine: machine)
+        slices.parts([part])
+    written = json.loads(slices.TARGET.read_text())
+    assert {part: machine.split(",")[0] for part, machine in written["machines"].items()} == {
+        "fbr": "first", "bill": "second"
+    }  # fmt: skip
+    assert written.keys() == {"costs", "fbr", "bill", "machines"}
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ([], "live_slices"),
+        (["--geometry", "protean"], "live_slices_protean"),
+        (["--choice", "strict-first", "--gpus", "3"], "live_slices_strict-first"),
+        (["--choice", "strict-room", "--geometry", "protean"], "live_slices_protean_strict-room"),
+    ],
+)
+def test_live_slices_write_a_file_for_each_choice_and_say_how_many_gpus_there_were(
+    options: list[str], name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from matplotlib.figure import Figure
+
+    titles: list[str] = []
+    seconds = [{"second": 0, "queries": 1, "on_time": 1.0, "p99_ms": 1.0, "accuracy": 0.8}]
+    measured = {"seconds": seconds, "cuts": [], "balanced": True, "lost": 0, "duplicates": 0}
+    monkeypatch.setattr(live_slices, "measure", AsyncMock(return_value=measured))
+    monkeypatch.setattr(live_slices, "TARGET", tmp_path / "live_slices")
+    monkeypatch.setattr(Figure, "suptitle", lambda _, title: titles.append(title))
+    monkeypatch.setattr(sys, "argv", ["live_slices", *options])
+    with pytest.raises(SystemExit) as ended:
+        live_slices.main()
+    assert ended.value.code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json", f"{name}.png"}
+    assert titles == [f"0 changes of {3 if '--gpus' in options else 8} emulated A100 while serving"]
