@@ -82,7 +82,9 @@ reproduce: $(VENV)/.dev ## figures of the papers again, FIGURE=proteus-4 (or a p
 	$(BIN)/python -m reproduce $(or $(FIGURE),all) $(ARGS)
 
 bench: $(VENV)/.dev ## benchmarks side by side, into reports/bench/
-	@for file in bench/*.py bench/*/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@failed=; for file in bench/*.py bench/*/*.py; do \
+		echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
+		test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 chaos: $(VENV)/.dev ## faults on brokers of its own, SEEDS=20 each, CELLS=a,b or all; report in reports/chaos/
 	$(BIN)/python -m tests.chaos.run --seeds $(or $(SEEDS),20) --cells "$(CELLS)" --parallel $(or $(PARALLEL),2) \

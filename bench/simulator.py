@@ -90,27 +90,39 @@ def main() -> None:
         document = proteus(scale) if options.case == PROTEUS else small(scale, *CASES[options.case])
         print(json.dumps(case(document)))
         return
-    results = {}
+    results, failed = {}, []
     names = [*CASES]
     if "SLUICE_DATA" in os.environ:
         names.append(PROTEUS)
     else:
         print(f"{PROTEUS} is left out: set SLUICE_DATA to the folder of the papers' data", file=sys.stderr)
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    if not options.json:
+        print(machine, flush=True)
     for name in names:
         arguments = [sys.executable, __file__, "--case", name, *(["--quick"] if options.quick else [])]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            failed.append(name)
+            continue
         results[name] = json.loads(done.stdout)
+        if not options.json:
+            show(name, results[name])
     if options.json:
-        print(json.dumps({"machine": f"{platform.machine()}, Python {platform.python_version()}", "cases": results}))
-        return
-    print(f"{platform.machine()}, Python {platform.python_version()}")
-    for name, r in results.items():
-        print(
-            f"{name:22} {r['queries']:8d} queries in {r['wall_s']:5.1f} s;"
-            f" {r['queries_per_cpu_s']:8.0f} queries per CPU second"
-            f" ({r['queries_per_cpu_s_with_planning']:.0f} with {r['planning_s']:.1f} s of planning);"
-            f" memory grew by {r['memory_grew_mb']:.1f} MB"
-        )
+        print(json.dumps({"machine": machine, "cases": results}))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def show(name: str, r: dict[str, Any]) -> None:
+    """A line of the table."""
+    print(
+        f"{name:22} {r['queries']:8d} queries in {r['wall_s']:5.1f} s;"
+        f" {r['queries_per_cpu_s']:8.0f} queries per CPU second"
+        f" ({r['queries_per_cpu_s_with_planning']:.0f} with {r['planning_s']:.1f} s of planning);"
+        f" memory grew by {r['memory_grew_mb']:.1f} MB",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

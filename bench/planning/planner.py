@@ -50,6 +50,8 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.proteus_csv import load_proteus
 
 CLUSTER = (("cpu", 20), ("ampere", 10), ("pascal", 10))
+ORACLE = Path("proteus") / "milp_oracle.json"
+"""In SLUICE_DATA: windows of the published demand."""
 BATCHES = (1, 2, 4, 8, 16)
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ def cpu(work: Callable[[], T]) -> tuple[T, float]:
 
 def published(data: Path, devices: int, window: list[int], scale: float) -> Problem:
     """The published cluster (or a multiple of it) at a window of the published demand."""
-    oracle = json.loads((data / "proteus" / "milp_oracle.json").read_text())
+    oracle = json.loads((data / ORACLE).read_text())
     case = next(c for c in oracle["cases"] if c["window_s"] == window and c["scale"] == 1 and c["slo"] == "flat300")
     factor = devices / 40
     fleet = [Device(name=f"{t}-{i:05d}", type=t) for t, n in CLUSTER for i in range(int(n * factor))]
@@ -218,7 +220,7 @@ def main(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         print(json.dumps(found), flush=True)
 
     data = os.environ.get("SLUICE_DATA")
-    if data:
+    if data and (Path(data) / ORACLE).exists():
         small = published(Path(data), 40, [90, 100], 3.0)
         add(row("published cluster, window 90-100, scale 3", small, counts_of(small)) | {"published": True})
         if not arguments.no_literal:
@@ -233,7 +235,8 @@ def main(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             add(row(name, problem, counts_of(problem)) | {"published": problem is large})
         add(stream(Path(data), arguments.stream))
     else:
-        print("without the published cluster: set SLUICE_DATA to its folder")
+        missing = f"{data} has no {ORACLE}" if data else "set SLUICE_DATA to its folder"
+        print(f"without the published cluster: {missing}", file=sys.stderr)
     catalogue, types = drawn(9, 51, 17)
     add(row("17 device types", *loaded(catalogue, types, 68, 0.6)))
     catalogue, types = drawn(17, 450, 10)

@@ -16,8 +16,9 @@ from unittest.mock import AsyncMock, MagicMock
 import numpy as np
 import pytest
 
-from bench import live_slices, overload, pipeline, slices, soak
+from bench import live_slices, overload, pipeline, simulator, slices, soak
 from bench.over_http import beside_peers
+from bench.planning import planner
 
 
 def test_a_process_that_does_not_grow_is_not_said_to_where_the_run_lasts_past_its_hour() -> None:
@@ -206,3 +207,50 @@ def test_live_slices_write_a_file_for_each_choice_and_say_how_many_gpus_there_we
     assert ended.value.code == 0
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json", f"{name}.png"}
     assert titles == [f"0 changes of {3 if '--gpus' in options else 8} emulated A100 while serving"]
+
+
+def test_planning_goes_on_without_the_published_cluster_and_says_which_file_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path))
+    monkeypatch.setattr(planner, "row", lambda name, *_: {"case": name})
+    asked = SimpleNamespace(no_literal=True, stream=1, largest=0)
+    assert planner.main(asked) == [{"case": "17 device types"}]  # type: ignore[arg-type]
+    assert capsys.readouterr().err == f"without the published cluster: {tmp_path} has no proteus/milp_oracle.json\n"
+
+
+CHILD = """#!/bin/sh
+if [ "$3" = "the whole trace" ]; then echo "it has no room" >&2; exit 1; fi
+echo '{"queries": 5, "wall_s": 1, "queries_per_cpu_s": 7, "queries_per_cpu_s_with_planning": 6, "planning_s": 0,
+"memory_grew_mb": 1}'
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_a_case_of_the_simulator_that_fails_says_why_and_takes_no_other_with_it(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    child = tmp_path / "python"
+    child.write_text(CHILD)
+    child.chmod(0o755)
+    run, before = simulator.subprocess.run, []
+    left_out = "Proteus's trace is left out: set SLUICE_DATA to the folder of the papers' data\n"
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        before.append(capfd.readouterr())
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(simulator.subprocess, "run", noted)
+    monkeypatch.setattr(sys, "executable", str(child))
+    monkeypatch.setattr(sys, "argv", ["simulator", *options])
+    monkeypatch.delenv("SLUICE_DATA", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        simulator.main()
+    last, told = capfd.readouterr()
+    assert ended.value.code == "failed: the whole trace"
+    assert "".join(err for _, err in before) + told == f"{left_out}it has no room\n"
+    if options:
+        assert list(json.loads(last)["cases"]) == ["a tenth of the trace", "twice the rate"]
+    else:
+        assert "a tenth of the trace" in before[1].out, "a row is printed as it comes"
+        assert "twice the rate" in last
