@@ -1,7 +1,8 @@
 # Each target makes what it needs, in .venv at the root. `make help` lists them.
 # Your python3 where it is one of those supported, else the newest found, or what is named: make PYTHON=/path/to/one
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for found in python3 python3.13 python3.12 python3.11; do \
-	$$found -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	$$found -c 'import venv, ensurepip; $(SUPPORTED)' 2>/dev/null \
 	&& { echo $$found; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,7 +26,8 @@ help: ## list the targets
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'no Python 3.11, 3.12 or 3.13 with venv found: make PYTHON=/path/to/one'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo '$(PYTHON) is not Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/one'; exit 1; }
+	@half=; test -e $(VENV) || half=$(VENV); $(PYTHON) -m venv $(VENV) || { rm -rf $$half; exit 1; }
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml client/pyproject.toml requirements.lock
 	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo]'
@@ -33,6 +35,14 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml client/pyproject.toml requirements.l
 
 $(VENV)/.dev: $(VENV)/.demo
 	$(PIP) install -c requirements.lock -e ./client -e '.[cpu,demo,langid,faust,grpc,otel,dev]'
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) install -c requirements.lock -e ./client -e '.[docs]'
 	@touch $@
 
 demo: $(VENV)/.demo ## the main job on the embedded broker: build models, replay a trace, report in reports/demo/
@@ -103,8 +113,7 @@ release: check dist ## the whole suite on all supported Pythons, then the tag an
 	ALL=1 TESTS=tests .ci/pythons
 	$(BIN)/python .ci/release.py --tag
 
-site: $(VENV)/.dev ## the documents as a site, every link checked, into build/site/
-	$(PIP) install -c requirements.lock -e ./client -e '.[docs]'
+site: $(VENV)/.docs ## the documents as a site, every link checked, into build/site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 secrets: ## make what compose hands to its services, once: a token and a password, in compose/secrets/
@@ -128,19 +137,16 @@ soak: $(VENV)/.dev ## an hour's traffic of a million queries in a quarter of it,
 fuzz: $(VENV)/.dev ## every decoder, by inputs that reach new lines, SECONDS=60 or RUNS=200000 SEED=7; into reports/fuzz/
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.property.fuzz.run --seconds $(or $(SECONDS),60) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
-mutants: $(VENV)/.dev ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
-	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
+mutants: $(VENV)/.mutants ## changes of the pure code that no fast test notices, N=60 SEED=7 FILES=…; into reports/mutants/
 	$(BIN)/python -m tests.mutants.run --n $(or $(N),60) --seed $(or $(SEED),7) $(if $(FILES),--files $(FILES))
 
-mutants-sample: $(VENV)/.dev ## a fixed sample in a minute or two; fails where fewer than 3 of 4 are noticed
-	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
+mutants-sample: $(VENV)/.mutants ## a fixed sample in a minute or two; fails where fewer than 3 of 4 are noticed
 	$(BIN)/python -m tests.mutants.run --n 24 --seed 11 --files policies/promises/*.py policies/placement/*.py \
 		--tests tests/unit/policies tests/property/policies --out reports/mutants/sample --at-least 0.75
 
 PURE := policies planner simulator sluice/audit
 coverage: export COVERAGE_FILE := reports/coverage/covered
-coverage: $(VENV)/.dev ## what fast tests run of the pure code, statements and branches; below 90 % of a folder it fails
-	$(PIP) install -c requirements.lock -e ./client -e '.[mutants]'
+coverage: $(VENV)/.mutants ## what fast tests run of the pure code, statements and branches; below 90 % of a folder it fails
 	@mkdir -p $(dir $(COVERAGE_FILE))
 	$(PYTEST) -q --numprocesses 2 --dist loadfile -m "not timing and not thorough" $(PURE:%=--cov=%) --cov-branch --cov-report= \
 		tests/unit tests/property tests/simulation
