@@ -114,7 +114,7 @@ def test_secrets_are_files_that_one_command_makes_once_for_every_reader_behind_i
         made = {path.name: path.read_text() for path in folder.iterdir()}
         assert set(made) == {Path(secret["file"]).name for secret in secrets.values()}
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert all(stat.S_IMODE(path.stat().st_mode) == 0o444 for path in folder.iterdir())
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in folder.iterdir())
         assert len(set(made.values())) == len(made) and all(len(value) >= 32 for value in made.values())
         if attempt == 0:
             kept = made
