@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import platform
 import queue
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -172,7 +174,7 @@ def test_parts_that_are_kept_stay_with_the_machine_that_they_are_of(
     monkeypatch.setattr(slices, "PARTS", {"fbr": lambda: {"error": 1.0}, "bill": lambda: {"saved": 0.5}})
     slices.TARGET.write_text(json.dumps({"machine": "abacus", "costs": {}}))
     for machine, part in (("first", "fbr"), ("second", "bill")):
-        monkeypatch.setattr(slices.platform, "processor", lambda machine=machine: machine)
+        monkeypatch.setattr(platform, "processor", lambda machine=machine: machine)
         slices.parts([part])
     written = json.loads(slices.TARGET.read_text())
     assert {part: machine.split(",")[0] for part, machine in written["machines"].items()} == {
@@ -233,14 +235,14 @@ def test_a_case_of_the_simulator_that_fails_says_why_and_takes_no_other_with_it(
     child = tmp_path / "python"
     child.write_text(CHILD)
     child.chmod(0o755)
-    run, before = simulator.subprocess.run, []
+    run, before = subprocess.run, []
     left_out = "Proteus's trace is left out: set SLUICE_DATA to the folder of the papers' data\n"
 
     def noted(*arguments: Any, **options: Any) -> Any:
         before.append(capfd.readouterr())
         return run(*arguments, **options)
 
-    monkeypatch.setattr(simulator.subprocess, "run", noted)
+    monkeypatch.setattr(subprocess, "run", noted)
     monkeypatch.setattr(sys, "executable", str(child))
     monkeypatch.setattr(sys, "argv", ["simulator", *options])
     monkeypatch.delenv("SLUICE_DATA", raising=False)
