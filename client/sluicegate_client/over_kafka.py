@@ -1,4 +1,8 @@
-"""Kafka's topics, by aiokafka."""
+"""Kafka's topics, by aiokafka.
+
+Rules. A producer has used up the sequence numbers of a batch that the broker refuses, and whatever else it sends to
+that partition is refused for them: another takes its place. What was surely not written is sent again by that one.
+"""
 
 import asyncio
 import contextlib
@@ -9,10 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, RecordTooLargeError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerClosed,
+    RecordTooLargeError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.helpers import create_ssl_context
 
-from sluicegate_client.errors import ClientError
+from sluicegate_client.errors import ClientError, InvalidQueryError
 from sluicegate_client.log import Headers, Received
 from sluicegate_client.outages import cut_off, give_up, refresh_seldom, speak_seldom
 
@@ -85,6 +96,8 @@ class KafkaLog:
         self._servers = servers
         self._security = security
         self._producer: Any = None
+        self._replacing = asyncio.Lock()
+        self._replaced: set[asyncio.Task[None]] = set()
         self._consumers: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -97,6 +110,11 @@ class KafkaLog:
         """Connect."""
         check_servers(self._servers)
         speak_seldom()
+        self._replacing = asyncio.Lock()  # of this event loop
+        self._producer = await self._connected()
+
+    async def _connected(self) -> Any:
+        """A producer. Raises ClientError where nothing answers."""
         try:
             producer = AIOKafkaProducer(
                 **self._options(), linger_ms=1, acks="all", enable_idempotence=True, max_request_size=_MAX_BYTES
@@ -115,7 +133,7 @@ class KafkaLog:
                 f"no Kafka broker answers at {self._servers} ({error}); correct the address, or what `security` says: "
                 "who is refused gets no answer"
             ) from error
-        self._producer = producer
+        return producer
 
     async def topics(self) -> frozenset[str]:
         """Names of all topics."""
@@ -123,11 +141,36 @@ class KafkaLog:
         return frozenset(metadata.topics())
 
     async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:
-        """Write a record."""
-        try:
-            await self._producer.send_and_wait(topic, value, key=key, headers=list(headers))
-        except KafkaError as error:
-            raise ClientError(f"{topic}: not acknowledged ({error}); it may have been written") from error
+        """Write a record; sends again what was surely not written, for as long as it is waited for. Raises
+        InvalidQueryError where it is too large for its topic."""
+        while True:
+            producer = self._producer
+            try:
+                await producer.send_and_wait(topic, value, key=key, headers=list(headers))
+                return
+            except (OutOfOrderSequenceNumber, ProducerClosed):  # not written
+                await self._replace(producer)
+            except KafkaError as error:
+                if not error.retriable:
+                    with contextlib.suppress(ClientError):  # whoever sends next tries again
+                        await self._replace(producer)
+                if isinstance(error, MessageSizeTooLargeError):
+                    told = f"{len(value)} bytes are too large for {topic}; ask about less at once"
+                    raise InvalidQueryError("inputs", told) from error
+                raise ClientError(f"{topic}: not acknowledged ({error}); it may have been written") from error
+
+    async def _replace(self, producer: Any) -> None:
+        """Send by another one from now on, unless that is so. Raises ClientError where that cannot be."""
+        async with self._replacing:
+            if self._producer is producer:
+                made = await self._connected()
+                if self._producer is producer:
+                    self._producer, made = made, producer
+                stopping = asyncio.create_task(_stop_producer(made))
+                self._replaced.add(stopping)
+                stopping.add_done_callback(self._replaced.discard)
+        if self._producer is None:
+            raise ClientError("the client was closed before this was written")
 
     async def follow(
         self, topics: Sequence[str], heard: Callable[[Received], None], *, beginning: bool
@@ -158,10 +201,11 @@ class KafkaLog:
 
     async def close(self) -> None:
         """Disconnect, within a bound: who waits for what is not acknowledged by then is told."""
+        producer, self._producer = self._producer, None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(_stop_producer(self._producer), *map(_stop_consumer, self._consumers))
+        await asyncio.gather(_stop_producer(producer), *self._replaced, *map(_stop_consumer, self._consumers))
 
     def _options(self) -> dict[str, Any]:
         return {"bootstrap_servers": self._servers, "client_id": "sluicegate-client", **self._security.options()}
