@@ -202,10 +202,12 @@ class KafkaLog:
     async def close(self) -> None:
         """Disconnect, within a bound: who waits for what is not acknowledged by then is told."""
         producer, self._producer = self._producer, None
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        consumers, self._consumers = self._consumers, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(_stop_producer(producer), *self._replaced, *map(_stop_consumer, self._consumers))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(_stop_producer(producer), *self._replaced, *map(_stop_consumer, consumers))
 
     def _options(self) -> dict[str, Any]:
         return {"bootstrap_servers": self._servers, "client_id": "sluicegate-client", **self._security.options()}

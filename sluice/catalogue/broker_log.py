@@ -53,11 +53,13 @@ class BrokerLog:
 
     async def close(self) -> None:
         """Disconnect."""
-        for task in self._tasks:
+        producer, self._producer = self._producer, None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._producer is not None:
-            await self._producer.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if producer is not None:
+            await producer.stop()
         await self._broker.close()
 
 
