@@ -15,6 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     KafkaError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
     ProducerClosed,
@@ -148,6 +149,8 @@ class KafkaLog:
             try:
                 await producer.send_and_wait(topic, value, key=key, headers=list(headers))
                 return
+            except KafkaTimeoutError:  # not written: there was no room for it
+                continue
             except (OutOfOrderSequenceNumber, ProducerClosed):  # not written
                 await self._replace(producer)
             except KafkaError as error:
@@ -210,7 +213,13 @@ class KafkaLog:
         await asyncio.gather(_stop_producer(producer), *self._replaced, *map(_stop_consumer, consumers))
 
     def _options(self) -> dict[str, Any]:
-        return {"bootstrap_servers": self._servers, "client_id": "sluicegate-client", **self._security.options()}
+        return {
+            "bootstrap_servers": self._servers,
+            "client_id": "sluicegate-client",
+            "request_timeout_ms": 10_000,
+            "metadata_max_age_ms": 30_000,
+            **self._security.options(),
+        }
 
 
 async def _stop_consumer(consumer: Any) -> None:

@@ -5,17 +5,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka.errors import KafkaTimeoutError, OutOfOrderSequenceNumber
 
+from sluicegate.streams.broker_settings import KafkaSettings
+from sluicegate.streams.kafka.connection import connection
 from sluicegate_client import ClientError, over_kafka
 from sluicegate_client.over_kafka import KafkaLog, Security
 
 
 class Kafka:
-    """Makes clients, which are slow to start while it is ``away`` and refuse what they send while it is ``broken``."""
+    """Makes clients, which are slow to start while it is ``away`` and refuse what they send while it is ``broken``
+    or ``full``."""
 
     def __init__(self) -> None:
-        self.away = self.broken = False
+        self.away = self.broken = self.full = False
         self.made: list[Client] = []
 
     def client(self, **options: Any) -> "Client":
@@ -48,6 +51,9 @@ class Client:
         self.stops += 1
 
     async def send_and_wait(self, *_: object, **__: object) -> None:
+        if self._kafka.full:
+            await asyncio.sleep(1e-3 * self.options["request_timeout_ms"])
+            raise KafkaTimeoutError
         if self._kafka.broken:
             raise OutOfOrderSequenceNumber
 
@@ -95,3 +101,28 @@ def test_who_connects_again_in_another_event_loop_closes_what_that_one_made(kafk
     for _ in range(2):
         asyncio.run(connect())
     assert [client.stops for client in kafka.made] == [1] * 4
+
+
+async def test_who_writes_and_who_reads_wait_as_long_for_a_broker_as_stages_do(kafka: Kafka) -> None:
+    log = KafkaLog("here:1", Security())
+    await log.open()
+    await log.follow(["t"], lambda _: None, beginning=False)
+    await log.close()
+    expected = {"request_timeout_ms": 10_000, "metadata_max_age_ms": 30_000}
+    stages = connection("here:1", KafkaSettings())
+    for options in (stages, *(client.options for client in kafka.made)):
+        assert {name: options.get(name) for name in expected} == expected
+
+
+@pytest.mark.virtual
+async def test_what_there_is_no_room_for_is_sent_by_the_same_producer_once_there_is(kafka: Kafka) -> None:
+    log = KafkaLog("here:1", Security())
+    await log.open()
+    kafka.full = True
+    sending = asyncio.create_task(log.send("t", b"v", key=b"k", headers=()))
+    await asyncio.sleep(25.0)
+    assert not sending.done()
+    kafka.full = False
+    await sending
+    await log.close()
+    assert len(kafka.made) == 1
