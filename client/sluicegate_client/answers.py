@@ -53,11 +53,15 @@ def outcome_of(body: Mapping[str, Any]) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a query. ``outputs`` by name, empty where it was not answered; ``body``: the result as it came."""
+    """The end of a query. ``outputs`` by name, empty where it was not answered; ``body``: the result as it came.
+
+    ``retry_after``: seconds after which a front that refused it may take it, None where it does not say.
+    """
 
     outcome: Outcome
     outputs: Mapping[str, Any]
     body: bytes = field(repr=False)
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

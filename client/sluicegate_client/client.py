@@ -123,23 +123,14 @@ class Client:
         """Ask many queries, at most ``at_once`` at a time (16 of a front, 1024 over topics); answers in their order.
 
         What a front refuses because it is busy is asked again when the front says (``Retry-After``), else soon, for as
-        long as the client's timeout; a refusal that would last longer is raised at once. What ``infer`` raises else is
-        raised, and the other queries are given up.
+        long as the client's timeout; a refusal that would last longer is raised at once, or returned where it is how a
+        query ended. What ``infer`` raises else is raised, and the other queries are given up.
         """
         free = asyncio.Semaphore(self._way.at_once if at_once is None else max(1, at_once))
 
         async def ask(one: Mapping[str, Any]) -> Answer:
             async with free:
-                loop = asyncio.get_running_loop()
-                until = loop.time() + self._timeout
-                while True:
-                    try:
-                        return await self.infer(app, one, **parameters)
-                    except RefusedError as error:
-                        pause = max(_PAUSE, error.retry_after or 0.0)
-                        if error.status not in _BUSY or loop.time() + pause > until:
-                            raise
-                    await asyncio.sleep(pause)
+                return await self._ask_on(app, one, parameters)
 
         asked = [asyncio.create_task(ask(one)) for one in inputs]
         try:
@@ -147,6 +138,22 @@ class Client:
         finally:
             for task in asked:
                 task.cancel()
+
+    async def _ask_on(self, app: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Answer:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout
+        while True:
+            try:
+                answer = await self.infer(app, inputs, **parameters)
+            except RefusedError as error:
+                pause = max(_PAUSE, error.retry_after or 0.0)
+                if error.status not in _BUSY or loop.time() + pause > until:
+                    raise
+            else:
+                pause = max(_PAUSE, answer.retry_after or 0.0)
+                if answer.retry_after is None or loop.time() + pause > until:
+                    return answer
+            await asyncio.sleep(pause)
 
     async def infer_rows(
         self, app: str, inputs: Mapping[str, Any], *, rows: int = 16, **parameters: Any

@@ -121,7 +121,7 @@ def _answer(status: int, headers: Mapping[str, str], content: bytes) -> Answer:
     wait = seconds_told(headers.get("Retry-After", ""), time.time())
     try:
         if _OUTCOME in headers:
-            return Answer(outcome_of(json.loads(headers[_OUTCOME])), {}, content)
+            return Answer(outcome_of(json.loads(headers[_OUTCOME])), {}, content, wait)
         size = int(headers.get(_JSON_LENGTH, len(content)))
         body: Any = json.loads(content[:size])
         if "model_name" in body and "parameters" in body:

@@ -6,12 +6,12 @@ import json
 import re
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sluicegate_client import Answer, Client, InvalidQueryError, RefusedError, Tensor
+from sluicegate_client import Answer, Client, InvalidQueryError, Outcome, RefusedError, Tensor
 from sluicegate_client.over_http import seconds_told
 from sluicegate_client.query import Query
 from sluicegate_client.tensors import tensor_of
@@ -89,19 +89,26 @@ async def test_inputs_have_names_and_rows() -> None:
         await client.infer("app", unnamed)
 
 
-class Busy(Client):
-    """Of a front that refuses each query as often as it has a wait to tell, and notes when it was asked."""
+ANSWERED = Answer(Outcome(query_id="q", app="affine", kind="answered", late=False), {}, b"")
+DROPPED = Outcome(query_id="q", app="affine", kind="dropped", late=False, reason="no_capacity")
 
-    def __init__(self, *waits: float | None, timeout: float, status: int = 503) -> None:
+
+class Busy(Client):
+    """Of a front that refuses each query as often as it has a wait to tell, by an outcome where it has no status, and
+    notes when it was asked."""
+
+    def __init__(self, *waits: float | None, timeout: float, status: int | None = 503) -> None:
         super().__init__("http://127.0.0.1:1", timeout=timeout)
         self._waits, self._status = list(waits), status
         self.asked: list[float] = []
 
     async def infer(self, app: str, *_: Any, **__: Any) -> Answer:
         self.asked.append(asyncio.get_running_loop().time())
-        if self._waits:
-            raise RefusedError(self._status, "busy", self._waits.pop(0))
-        return cast(Answer, app)
+        if not self._waits:
+            return ANSWERED
+        if self._status is None:
+            return Answer(DROPPED, {}, b"", self._waits.pop(0))
+        raise RefusedError(self._status, "busy", self._waits.pop(0))
 
     @property
     def pauses(self) -> list[float]:
@@ -111,8 +118,21 @@ class Busy(Client):
 @pytest.mark.virtual
 async def test_a_refused_query_is_asked_again_when_the_front_says_and_soon_where_it_does_not() -> None:
     client = Busy(7.0, None, 0.0, 3.0, timeout=40.0)
-    assert await client.infer_batch("affine", [{}]) == ["affine"]
+    assert await client.infer_batch("affine", [{}]) == [ANSWERED]
     assert client.pauses == [7.0, 0.1, 0.1, 3.0]
+
+
+@pytest.mark.virtual
+async def test_a_query_that_ended_because_the_front_is_busy_is_asked_again_when_that_says() -> None:
+    client = Busy(7.0, 0.0, 3.0, timeout=40.0, status=None)
+    assert await client.infer_batch("affine", [{}]) == [ANSWERED]
+    assert client.pauses == [7.0, 0.1, 3.0]
+    client = Busy(7.0, 4.0, 1.0, timeout=10.0, status=None)
+    (last,) = await client.infer_batch("affine", [{}])
+    assert (client.pauses, last.outcome.reason, last.retry_after) == ([7.0], "no_capacity", 4.0)
+    client = Busy(None, timeout=10.0, status=None)
+    (last,) = await client.infer_batch("affine", [{}])
+    assert (client.pauses, last.outcome) == ([], DROPPED)
 
 
 @pytest.mark.virtual

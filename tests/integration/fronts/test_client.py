@@ -278,6 +278,24 @@ async def test_a_refusal_tells_when_to_ask_again(body: bytes, problem: str) -> N
     assert refused.value.retry_after == 17.0
 
 
+async def test_a_query_that_a_front_ended_for_now_tells_when_to_ask_again() -> None:
+    ended = {
+        "id": "q",
+        "model_name": "affine",
+        "parameters": {"kind": "rejected", "late": False, "reason": "over_share"},
+    }
+    told = {"Retry-After": "17", "Sluice-Outcome": json.dumps(ended)}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response() if request.method == "GET" else web.Response(status=429, headers=told)
+
+    app = web.Application()
+    app.router.add_route("*", "/{way:.*}", answer)
+    async with TestServer(app) as server, Client(str(server.make_url(""))) as client:
+        refused = await client.infer("affine", {"x": [[1.0, 2.0]]})
+    assert (refused.outcome.reason, refused.retry_after) == ("over_share", 17.0)
+
+
 async def test_a_result_whose_id_has_no_value_is_nobodys_and_others_are_read() -> None:
     whole = result({"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]})
     nameless = cast(Headers, (("ce_id", None), ("ce_querysource", b"/client")))
