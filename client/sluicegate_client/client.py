@@ -6,6 +6,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -120,24 +121,29 @@ class Client:
     async def infer_batch(
         self, app: str, inputs: Iterable[Mapping[str, Any]], *, at_once: int | None = None, **parameters: Any
     ) -> list[Answer]:
-        """Ask many queries, at most ``at_once`` at a time (16 of a front, 1024 over topics); answers in their order.
+        """Ask many queries, drawn as they are asked, at most ``at_once`` at a time (16 of a front, 1024 over topics);
+        answers in their order.
 
         What a front refuses because it is busy is asked again when the front says (``Retry-After``), else soon, for as
         long as the client's timeout; a refusal that would last longer is raised at once, or returned where it is how a
         query ended. What ``infer`` raises else is raised, and the other queries are given up.
         """
-        free = asyncio.Semaphore(self._way.at_once if at_once is None else max(1, at_once))
+        drawn = enumerate(inputs)
+        answers: dict[int, Answer] = {}
 
-        async def ask(one: Mapping[str, Any]) -> Answer:
-            async with free:
-                return await self._ask_on(app, one, parameters)
+        async def ask(first: tuple[int, Mapping[str, Any]]) -> None:
+            for number, one in chain((first,), drawn):
+                answers[number] = await self._ask_on(app, one, parameters)
 
-        asked = [asyncio.create_task(ask(one)) for one in inputs]
+        most = self._way.at_once if at_once is None else max(1, at_once)
+        asking: list[asyncio.Task[None]] = []
         try:
-            return await asyncio.gather(*asked)
+            asking.extend(asyncio.create_task(ask(first)) for first in islice(drawn, most))
+            await asyncio.gather(*asking)
         finally:
-            for task in asked:
+            for task in asking:
                 task.cancel()
+        return [answers[number] for number in range(len(answers))]
 
     async def _ask_on(self, app: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Answer:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ front refuses is asked again when that says."""
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -133,6 +134,51 @@ async def test_a_query_that_ended_because_the_front_is_busy_is_asked_again_when_
     client = Busy(None, timeout=10.0, status=None)
     (last,) = await client.infer_batch("affine", [{}])
     assert (client.pauses, last.outcome) == ([], DROPPED)
+
+
+class Slow(Client):
+    """Answers each query after the seconds that it gives, with them as its id."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.ended = 0
+
+    async def infer(self, app: str, inputs: Any, **_: Any) -> Answer:
+        await asyncio.sleep(inputs["takes"])
+        self.ended += 1
+        return Answer(Outcome(query_id=str(inputs["takes"]), app=app, kind="answered", late=False), {}, b"")
+
+
+@pytest.mark.virtual
+async def test_a_batch_draws_its_inputs_as_it_asks_them_and_answers_in_their_order() -> None:
+    client = Slow()
+    ahead: list[int] = []
+    takes = [5, 1, 4, 1, 3, 2, 9, 1]
+
+    def inputs() -> Iterator[dict[str, int]]:
+        for number, seconds in enumerate(takes):
+            ahead.append(number + 1 - client.ended)
+            yield {"takes": seconds}
+
+    answers = await client.infer_batch("affine", inputs(), at_once=3)
+    assert [answer.outcome.query_id for answer in answers] == [str(seconds) for seconds in takes]
+    assert ahead == [1, 2, 3, 3, 3, 3, 3, 3]
+    assert await client.infer_batch("affine", iter(()), at_once=3) == []
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("at_once", "ended"), [(2, 1), (3, 0)])
+async def test_inputs_that_fail_to_be_drawn_fail_their_batch_and_nothing_is_asked_on(at_once: int, ended: int) -> None:
+    client = Slow()
+
+    def inputs() -> Iterator[dict[str, int]]:
+        yield from ({"takes": 9}, {"takes": 1})
+        raise OSError("the file has ended")
+
+    with pytest.raises(OSError, match="the file has ended"):
+        await client.infer_batch("affine", inputs(), at_once=at_once)
+    await asyncio.sleep(20.0)
+    assert client.ended == ended
 
 
 @pytest.mark.virtual
