@@ -5,7 +5,7 @@ __version__ = "0.2.0"  # of client and server: the one place that says it
 from sluicegate_client.answers import Answer, Outcome, Status
 from sluicegate_client.client import Client
 from sluicegate_client.errors import ClientError, InvalidQueryError, NoOutcomeError, RefusedError
-from sluicegate_client.over_kafka import Security
+from sluicegate_client.security import Security
 from sluicegate_client.tensors import Reference, Tensor
 
 __all__ = [

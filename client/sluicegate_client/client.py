@@ -13,10 +13,9 @@ from typing import Any, Protocol, Self
 from sluicegate_client.answers import Answer, Status
 from sluicegate_client.errors import ClientError, InvalidQueryError, RefusedError
 from sluicegate_client.log import Log
-from sluicegate_client.over_http import OverHttp
-from sluicegate_client.over_kafka import KafkaLog, Security
 from sluicegate_client.over_topics import OverTopics
 from sluicegate_client.query import Query, check_name
+from sluicegate_client.security import Security
 from sluicegate_client.tensors import count_of, rows_of, tensor_of
 
 _BUSY = (429, 503)
@@ -65,6 +64,8 @@ class Client:
         self._connected = False
         self._way: _Way
         if isinstance(at, str) and at.startswith(("http://", "https://")):
+            from sluicegate_client.over_http import OverHttp  # aiohttp and aiokafka are slow to load
+
             self._way = OverHttp(at, token=token, timeout=timeout)
             return
         if isinstance(at, str):
@@ -73,6 +74,8 @@ class Client:
                 raise ClientError(
                     f"{at.rpartition('@')[2]!r:.100}: give kafka://host:port, or http://host:port of a front"
                 )
+            from sluicegate_client.over_kafka import KafkaLog
+
             at = KafkaLog(servers, security or Security())
         check_name("source", f"/{source}")
         self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)

@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -22,11 +20,11 @@ from aiokafka.errors import (
     RecordTooLargeError,
     TopicAuthorizationFailedError,
 )
-from aiokafka.helpers import create_ssl_context
 
 from sluicegate_client.errors import ClientError, InvalidQueryError
 from sluicegate_client.log import Headers, Received
 from sluicegate_client.outages import cut_off, give_up, refresh_seldom, speak_seldom
+from sluicegate_client.security import Security, check_servers
 
 log = logging.getLogger(__name__)
 
@@ -36,58 +34,6 @@ _STOPS = 5.0
 """Seconds that a broker has to acknowledge what was sent, once the client is closed."""
 _LAST_WORDS = 1.0
 """Seconds in which a client without connections ends what it was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """TLS and SASL. ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; files are PEM.
-
-    ``token_provider``: for the mechanism OAUTHBEARER, an ``aiokafka.abc.AbstractTokenProvider``.
-    """
-
-    protocol: str = "PLAINTEXT"
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    key_password: str | None = field(default=None, repr=False)
-    sasl_mechanism: str = "SCRAM-SHA-512"
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    token_provider: Any = field(default=None, repr=False)
-
-    def options(self) -> dict[str, Any]:
-        """As aiokafka takes them. Raises ClientError for certificates or a key that cannot be used."""
-        options: dict[str, Any] = {"security_protocol": self.protocol}
-        if self.protocol.endswith("SSL"):
-            files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
-            cafile, certfile, keyfile = (file and str(file) for file in files.values())
-            try:
-                options["ssl_context"] = create_ssl_context(
-                    cafile=cafile, certfile=certfile, keyfile=keyfile, password=self.key_password
-                )
-            except (OSError, ValueError) as error:
-                named = ", ".join(f"{name} {file}" for name, file in files.items() if file is not None)
-                raise ClientError(
-                    f"security: {named}: cannot be used ({error}); give PEM files that belong together"
-                ) from error
-        if self.protocol.startswith("SASL"):
-            options["sasl_mechanism"] = self.sasl_mechanism
-            if self.token_provider is not None:
-                options["sasl_oauth_token_provider"] = self.token_provider
-            else:
-                options["sasl_plain_username"] = self.username
-                options["sasl_plain_password"] = self.password
-        return options
-
-
-def check_servers(servers: str) -> None:
-    """Raises ClientError unless this is host:port, or several of them with commas between."""
-    if "@" in servers:  # what stands before it is not told to anybody
-        raise ClientError("Kafka's address holds a user: give host:port, and username and password apart from it")
-    for one in servers.split(","):
-        host, _, port = one.rpartition(":")
-        if not host.strip("[]") or any(c.isspace() for c in host) or not (port.isdecimal() and 0 < int(port) < 65_536):
-            raise ClientError(f"Kafka's address {one!r:.100}: give host:port, and commas between several")
 
 
 class KafkaLog:

@@ -20,7 +20,7 @@ from sluicegate.streams.kafka.transactions import KafkaTransactions
 from sluicegate.streams.ports import Consumer, Producer, RebalanceListener, TopicPartition, Transactions, Unreadable
 from sluicegate.streams.subscription import Subscription
 from sluicegate_client.errors import ClientError
-from sluicegate_client.over_kafka import check_servers
+from sluicegate_client.security import check_servers
 
 
 class MakesConsumers(Protocol):

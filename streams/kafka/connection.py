@@ -14,7 +14,7 @@ from sluicegate.streams.kafka.oauth import token_provider
 from sluicegate.streams.ports import UnreachableError
 from sluicegate_client.errors import ClientError
 from sluicegate_client.outages import LOGGERS, speak_seldom
-from sluicegate_client.over_kafka import Security
+from sluicegate_client.security import Security
 
 _ANSWER_WAIT = 1.0
 """Seconds that a start which is cancelled waits for what was asked last."""

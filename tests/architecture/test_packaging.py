@@ -48,6 +48,12 @@ def test_no_file_imports_them_so_where_the_root_is_on_the_path() -> None:
     assert guilty == []
 
 
+def test_who_imports_the_client_alone_loads_neither_way_of_asking() -> None:
+    code = "import sluicegate_client, sys; print([n for n in ('aiohttp', 'aiokafka') if n in sys.modules])"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert asked.stdout.strip() == "[]"
+
+
 def imported(tree: ast.Module) -> Iterator[str]:
     """Modules by their whole names."""
     for node in ast.walk(tree):

@@ -13,8 +13,8 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.ports import DeliveryError, TopicPartition, TopicSpec, Written
-from sluicegate_client import ClientError, over_kafka
-from sluicegate_client.over_kafka import KafkaLog, Security
+from sluicegate_client import ClientError, Security, over_kafka
+from sluicegate_client.over_kafka import KafkaLog
 from tests.contract.brokers import eventually
 from tests.harness import PATIENCE_S
 

@@ -7,8 +7,8 @@ import pytest
 
 from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker, TopicPartition
-from sluicegate_client import InvalidQueryError
-from sluicegate_client.over_kafka import KafkaLog, Security
+from sluicegate_client import InvalidQueryError, Security
+from sluicegate_client.over_kafka import KafkaLog
 from tests.contract.brokers import new_topic, read
 from tests.harness import PATIENCE_S
 

@@ -13,8 +13,8 @@ from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.broker import KafkaBroker
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED
 from sluicegate.streams.ports import Record, TopicPartition, Unreadable
-from sluicegate_client import ClientError
-from sluicegate_client.over_kafka import KafkaLog, Security
+from sluicegate_client import ClientError, Security
+from sluicegate_client.over_kafka import KafkaLog
 from tests.contract.brokers import new_topic, read
 from tests.contract.damaged import damage, flip_payload, with_attributes, write_batch
 from tests.harness import PATIENCE_S

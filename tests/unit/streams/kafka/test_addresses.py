@@ -12,8 +12,7 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSecurity, KafkaSettings
 from sluicegate.streams.kafka.connection import connection
-from sluicegate_client import Client, ClientError
-from sluicegate_client.over_kafka import Security
+from sluicegate_client import Client, ClientError, Security
 
 WRONG = ["", "here", "here:", "here:x", "here:0", "here:65536", "here:-1", ":9092", "h re:9092", "a:1,,b:2", "a:1,b"]
 

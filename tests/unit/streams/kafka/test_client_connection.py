@@ -9,8 +9,8 @@ from aiokafka.errors import KafkaTimeoutError, OutOfOrderSequenceNumber
 
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection
-from sluicegate_client import ClientError, over_kafka
-from sluicegate_client.over_kafka import KafkaLog, Security
+from sluicegate_client import ClientError, Security, over_kafka
+from sluicegate_client.over_kafka import KafkaLog
 
 
 class Kafka:

@@ -13,7 +13,7 @@ from sluicegate.domain.errors import SluiceError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka import producer, transactions
 from sluicegate.streams.kafka.topic_limits import Limits
-from sluicegate_client import ClientError, over_kafka
+from sluicegate_client import ClientError, Security, over_kafka
 from sluicegate_client.outages import LOGGERS, refresh_seldom, speak_seldom
 
 pytestmark = pytest.mark.virtual
@@ -104,7 +104,7 @@ async def test_whatever_writes_asks_seldom(made: str, monkeypatch: pytest.Monkey
         "transactions": transactions.KafkaTransactions(
             "here:1", settings, limits, cast(Any, SimpleNamespace()), "t"
         ).start,
-        "of an application": over_kafka.KafkaLog("here:1", over_kafka.Security()).open,
+        "of an application": over_kafka.KafkaLog("here:1", Security()).open,
     }[made]
     with pytest.raises((SluiceError, ClientError), match="no Kafka broker answers"):
         await begin()
