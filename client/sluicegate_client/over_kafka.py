@@ -84,7 +84,10 @@ class KafkaLog:
 
     async def topics(self) -> frozenset[str]:
         """Names of all topics."""
-        metadata = await self._producer.client.fetch_all_metadata()
+        try:
+            metadata = await self._producer.client.fetch_all_metadata()
+        except KafkaError as error:
+            raise ClientError(f"topics at {self._servers} cannot be told ({error}); try again") from error
         return frozenset(metadata.topics())
 
     async def send(self, topic: str, value: bytes, *, key: bytes, headers: Headers) -> None:

@@ -25,7 +25,9 @@ class Security:
     token_provider: Any = field(default=None, repr=False)
 
     def options(self) -> dict[str, Any]:
-        """As aiokafka takes them. Raises ClientError for certificates or a key that cannot be used."""
+        """As aiokafka takes them. Raises ClientError for certificates or a key that cannot be used, and for what the
+        mechanism needs and does not have."""
+        from aiokafka.abc import AbstractTokenProvider
         from aiokafka.helpers import create_ssl_context
 
         options: dict[str, Any] = {"security_protocol": self.protocol}
@@ -43,9 +45,14 @@ class Security:
                 ) from error
         if self.protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
-            if self.token_provider is not None:
+            if self.sasl_mechanism == "OAUTHBEARER":
+                if not isinstance(self.token_provider, AbstractTokenProvider):
+                    raise ClientError("security: token_provider: give an aiokafka.abc.AbstractTokenProvider")
                 options["sasl_oauth_token_provider"] = self.token_provider
             else:
+                by_password = self.sasl_mechanism.startswith(("PLAIN", "SCRAM"))
+                if by_password and None in (self.username, self.password):
+                    raise ClientError(f"security: username and password: {self.sasl_mechanism} needs both")
                 options["sasl_plain_username"] = self.username
                 options["sasl_plain_password"] = self.password
         return options

@@ -3,6 +3,7 @@
 import traceback
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -96,6 +97,25 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
         connection("here:1", KafkaSettings(security=KafkaSecurity(protocol="SSL", ca_file=empty)))
     with pytest.raises(ClientError, match=r"cert_file .*gone"):
         Security(protocol="SSL", cert_file=tmp_path / "gone", key_file=tmp_path / "gone").options()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "username and password: SCRAM-SHA-512 needs both"),
+        ({"username": "u"}, "username and password: SCRAM-SHA-512 needs both"),
+        ({"password": "secret", "sasl_mechanism": "SCRAM-SHA-256"}, "username and password: SCRAM-SHA-256 needs both"),
+        ({"username": "u", "sasl_mechanism": "PLAIN"}, "username and password: PLAIN needs both"),
+        ({"token_provider": object()}, "username and password: SCRAM-SHA-512 needs both"),
+        ({"sasl_mechanism": "OAUTHBEARER", "username": "u", "password": "secret"}, "token_provider: give an aiokafka"),
+        ({"sasl_mechanism": "OAUTHBEARER", "token_provider": object()}, "token_provider: give an aiokafka"),
+    ],
+)
+async def test_what_a_mechanism_needs_is_asked_for_before_it_is_tried(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ClientError, match=f"^security: {problem}") as raised:
+        async with Client("kafka://127.0.0.1:1", security=Security(protocol="SASL_PLAINTEXT", **given)):
+            pass
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaTimeoutError, OutOfOrderSequenceNumber
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, OutOfOrderSequenceNumber
 
+import sluicegate_client
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.connection import connection
 from sluicegate_client import ClientError, Security, over_kafka
@@ -112,6 +113,18 @@ async def test_who_writes_and_who_reads_wait_as_long_for_a_broker_as_stages_do(k
     stages = connection("here:1", KafkaSettings())
     for options in (stages, *(client.options for client in kafka.made)):
         assert {name: options.get(name) for name in expected} == expected
+
+
+async def test_a_broker_that_does_not_tell_its_topics_is_an_error_of_the_client(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(_: Client) -> None:
+        raise KafkaConnectionError("gone")
+
+    monkeypatch.setattr(Client, "fetch_all_metadata", gone)
+    with pytest.raises(ClientError, match=r"topics at here:1 cannot be told .*gone"):
+        async with sluicegate_client.Client("kafka://here:1"):
+            pass
 
 
 @pytest.mark.virtual
