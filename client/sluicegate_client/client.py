@@ -18,6 +18,7 @@ from sluicegate_client.query import Query, check_name
 from sluicegate_client.security import Security
 from sluicegate_client.tensors import count_of, rows_of, tensor_of
 
+_PREFIX, _SOURCE = "sluice", "client"
 _BUSY = (429, 503)
 _PAUSE = 0.1
 """Seconds, at least, before what a busy front has refused is asked again."""
@@ -25,6 +26,7 @@ _PAUSE = 0.1
 
 class _Way(Protocol):
     at_once: int
+    takes_ids: bool
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -42,16 +44,16 @@ class Client:
     front's.
 
     Raises ClientError for an address of no known kind, a timeout that is none, a token that no header can carry, a
-    source that is no name.
+    source that is no name, and what would do nothing there.
     """
 
     def __init__(
         self,
         at: str | Log,
         *,
-        prefix: str = "sluice",
+        prefix: str = _PREFIX,
         timeout: float = 60.0,
-        source: str = "client",
+        source: str = _SOURCE,
         key: str | None = None,
         security: Security | None = None,
         token: str | None = None,
@@ -66,6 +68,8 @@ class Client:
         if isinstance(at, str) and at.startswith(("http://", "https://")):
             from sluicegate_client.over_http import OverHttp  # aiohttp and aiokafka are slow to load
 
+            by_topics = {"prefix": prefix != _PREFIX, "source": source != _SOURCE, "key": key, "security": security}
+            _check_idle("over http://", by_topics)
             self._way = OverHttp(at, token=token, timeout=timeout)
             return
         if isinstance(at, str):
@@ -76,7 +80,10 @@ class Client:
                 )
             from sluicegate_client.over_kafka import KafkaLog
 
+            _check_idle("over kafka://", {"token": token})
             at = KafkaLog(servers, security or Security())
+        else:
+            _check_idle("over a log of one's own", {"token": token, "security": security})
         check_name("source", f"/{source}")
         self._way = OverTopics(at, prefix=prefix, source=source, timeout=timeout, key=key)
 
@@ -106,12 +113,17 @@ class Client:
     ) -> Answer:
         """Ask one query. ``inputs``: arrays, nested lists or Tensors by name, axis 0 the batch. ``parameters``:
         ``latency_ms``, ``accuracy``, ``cost``, ``model``, ``priority``; ``query_class`` stands for ``class``.
+        ``query_id``, ``stream``: over topics alone.
 
         Raises NoOutcomeError, a TimeoutError, where no outcome came within the client's timeout; InvalidQueryError for
         what cannot be asked; RefusedError where a front does not take it. How a query ended is told by the answer.
         """
         if not self._connected:
             raise ClientError("the client is not connected: use `async with Client(…)`")
+        if query_id is not None and not self._way.takes_ids:
+            raise InvalidQueryError(
+                "query_id", "is told over kafka:// only, a front names queries itself; leave it out"
+            )
         if "query_class" in parameters:
             parameters["class"] = parameters.pop("query_class")
         if not isinstance(inputs, Mapping):
@@ -189,3 +201,9 @@ class Client:
         if not self._connected:
             raise ClientError("the client is not connected: use `async with Client(…)`")
         self._way.on_status(callback)
+
+
+def _check_idle(where: str, given: Mapping[str, Any]) -> None:
+    """Raises ClientError for what is given and does nothing ``where`` the client asks."""
+    if idle := ", ".join(name for name, value in given.items() if value):
+        raise ClientError(f"{idle}: would do nothing {where}; leave it out")

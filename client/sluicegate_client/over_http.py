@@ -28,6 +28,7 @@ class OverHttp:
     """
 
     at_once = 16
+    takes_ids = False
 
     def __init__(self, base: str, *, token: str | None, timeout: float) -> None:
         self._base, user = _without_user(base)

@@ -27,6 +27,7 @@ class OverTopics:
     """Asks by query topics and hears by result topics. ``ce_source`` is ``/<source>``, proven by ``key``."""
 
     at_once = 1024
+    takes_ids = True
 
     def __init__(self, held: Log, *, prefix: str, source: str, timeout: float, key: str | None = None) -> None:
         self._log = held

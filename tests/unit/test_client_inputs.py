@@ -7,12 +7,22 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from sluicegate_client import Answer, Client, InvalidQueryError, Outcome, RefusedError, Tensor
+from sluicegate_client import (
+    Answer,
+    Client,
+    ClientError,
+    InvalidQueryError,
+    Outcome,
+    RefusedError,
+    Security,
+    Tensor,
+)
+from sluicegate_client.log import Log
 from sluicegate_client.over_http import seconds_told
 from sluicegate_client.query import Query
 from sluicegate_client.tensors import tensor_of
@@ -51,6 +61,43 @@ def test_an_id_or_a_source_that_the_system_takes_from_nobody_is_refused_before_i
             Client("kafka://here:1", source=name)
     for taken in ("x" * 256, "é" * 128, "a b"):
         assert Query(taken, {}).id == taken
+
+
+OWN = cast(Log, object())
+
+
+@pytest.mark.parametrize(
+    ("at", "given", "problem"),
+    [
+        ("http://here:1", {"source": "billing"}, "source: would do nothing over http://"),
+        ("https://here:1", {"prefix": "other", "key": "k"}, "prefix, key: would do nothing over http://"),
+        ("http://here:1", {"security": Security()}, "security: would do nothing over http://"),
+        ("kafka://here:1", {"token": "t"}, "token: would do nothing over kafka://"),
+        (OWN, {"token": "t", "security": Security()}, "token, security: would do nothing over a log of one's own"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_by_its_name(
+    at: str | Log, given: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ClientError, match=f"^{problem}; leave it out$"):
+        Client(at, **given)
+
+
+def test_an_option_that_does_something_or_says_what_holds_without_it_is_taken() -> None:
+    Client("http://here:1", prefix="sluice", source="client", key=None, security=None, token="t")
+    Client("kafka://here:1", prefix="other", source="billing", key="k", security=Security(), token=None)
+    Client(OWN, prefix="other", source="billing", key="k")
+
+
+async def test_an_id_that_a_front_would_not_take_is_refused_before_it_is_asked() -> None:
+    client = Client("http://127.0.0.1:1")
+    client._connected = True
+    for asking in (
+        client.infer("app", {"x": [1]}, query_id="mine"),
+        client.infer_batch("app", [{"x": [1]}], query_id="mine"),
+    ):
+        with pytest.raises(InvalidQueryError, match="query_id: is told over kafka:// only"):
+            await asking
 
 
 @pytest.mark.parametrize("stream", ["\ud800", 5, b"x"])
