@@ -80,6 +80,16 @@ def test_the_lock_file_pins_every_dependency_once_and_within_what_is_asked_for(p
         assert one.specifier.contains(pinned[0], prereleases=True), one
 
 
+@pytest.mark.parametrize("project", ["pyproject.toml", "client/pyproject.toml"])
+def test_of_aiokafka_whose_private_parts_are_used_the_tested_minor_version_alone_is_asked_for(project: str) -> None:
+    told = tomllib.loads((ROOT / project).read_text())["project"]["dependencies"]
+    (asked,) = (one.specifier for one in map(Requirement, told) if one.name == "aiokafka")
+    (pinned,) = re.findall(r"^aiokafka==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    major, minor, _ = map(int, pinned.split("."))
+    near = [pinned, *(f"{major}.{number}.0" for number in (minor - 1, minor + 1)), f"{major + 1}.0.0"]
+    assert [one for one in near if one in asked] == [pinned]
+
+
 def test_the_pythons_that_are_asked_for_are_those_that_are_looked_for_and_named() -> None:
     project = PROJECT["project"]
     asked = SpecifierSet(project["requires-python"])
