@@ -43,7 +43,6 @@ class KafkaLog:
         self._servers = servers
         self._security = security
         self._producer: Any = None
-        self._replacing = asyncio.Lock()
         self._replaced: set[asyncio.Task[None]] = set()
         self._consumers: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
