@@ -25,6 +25,7 @@ STYLE: Any = {
     "legend.frameon": False,
 }
 """Settings of every plot, for ``matplotlib.rc_context``."""
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)))
 _TOP_VARIANTS = 10
 _OTHERS = "#bbbbbb"
 
@@ -35,9 +36,9 @@ def demand_chart(series: Mapping[str, Series]) -> str:
         figure, axes = _figure()
         first = next(iter(series.values()))
         axes.fill_between(first.times, first.demand, step="mid", color="#bbbbbb", alpha=0.6, lw=0, label="demand")
-        for colour, (name, one) in zip(_cycle(len(series)), series.items(), strict=True):
+        for line, (name, one) in zip(_lines(len(series)), series.items(), strict=True):
             label = "goodput" if len(series) == 1 else f"goodput, {name}"
-            axes.plot(one.times, one.goodput, drawstyle="steps-mid", color=colour, lw=1.2, label=label)
+            axes.plot(one.times, one.goodput, drawstyle="steps-mid", lw=1.2, label=label, **line)
         _marks(axes, first)
         axes.set(xlabel="seconds", ylabel="queries/s", ylim=(0.0, None))
         _legend_above(axes)
@@ -48,9 +49,9 @@ def accuracy_chart(series: Mapping[str, Series]) -> str:
     """Effective accuracy over time, each app normalised by its best variant."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure()
-        for colour, (name, one) in zip(_cycle(len(series)), series.items(), strict=True):
+        for line, (name, one) in zip(_lines(len(series)), series.items(), strict=True):
             accuracy = 100.0 * np.asarray(one.accuracy, dtype=float)
-            axes.plot(one.times, accuracy, drawstyle="steps-mid", color=colour, lw=1.2, label=name)
+            axes.plot(one.times, accuracy, drawstyle="steps-mid", lw=1.2, label=name, **line)
         _marks(axes, next(iter(series.values())))
         axes.set(xlabel="seconds", ylabel="effective accuracy, % of the best")
         if len(series) > 1:
@@ -84,12 +85,12 @@ def latency_chart(latencies: Mapping[str, Sequence[tuple[float, int]]], slos: Se
     """Share of answers within a latency (log scale); dashed lines at the SLOs (seconds)."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure()
-        for colour, (name, buckets) in zip(_cycle(len(latencies)), latencies.items(), strict=True):
+        for line, (name, buckets) in zip(_lines(len(latencies)), latencies.items(), strict=True):
             if not buckets:
                 continue
             seconds, counts = np.asarray(buckets, dtype=float).T
             share = 100.0 * np.cumsum(counts) / counts.sum()
-            axes.plot(1e3 * seconds, share, color=colour, lw=1.4, label=name)
+            axes.plot(1e3 * seconds, share, lw=1.4, label=name, **line)
         for slo in sorted(set(slos)):
             axes.axvline(1e3 * slo, color="#666666", ls="--", lw=0.9)
         axes.set(xlabel="latency, ms (dashed: SLO)", ylabel="% of answers within", xscale="log", ylim=(0.0, 101.0))
@@ -136,6 +137,11 @@ def _marks(axes: Axes, series: Series) -> None:
 
 def _cycle(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def _lines(count: int) -> list[dict[str, Any]]:
+    """Each other than the rest: where colours come again, dashed."""
+    return [{"color": c, "ls": _DASHES[i // len(COLOURS) % len(_DASHES)]} for i, c in enumerate(_cycle(count))]
 
 
 def _shade(index: int, count: int) -> tuple[float, float, float, float]:

@@ -273,3 +273,17 @@ def test_a_page_of_several_systems_has_means_and_half_widths_in_percent_and_plot
     assert written.given["intro"] == "intro"
     pages.comparison_page("title", "intro", {"ours": [run()]}, {"ours": means["ours"]}, {}, [0.3])
     assert [*written.figures] == ["Violations", "Effective accuracy"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_no_two_of_eighteen_systems_are_drawn_alike() -> None:
+    many = {f"system {i}": series() for i in range(18)}
+    found: Any = [charts.demand_chart(many), charts.accuracy_chart(many)]
+    found.append(charts.latency_chart({name: one.latencies for name, one in many.items()}, slos=[]))
+    for axes in found:
+        drawn_as = [
+            (to_hex(line.get_color()), str(line._dash_pattern))
+            for line in axes.lines
+            if not str(line.get_label()).startswith("_")
+        ]
+        assert len(set(drawn_as)) == len(drawn_as) == 18
