@@ -15,7 +15,7 @@ import pytest
 from tests.harness import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "own-policy.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -38,9 +38,11 @@ NOT_RUN = {
     ("README.md", "queries ──> admission"): "a picture",
     ("README.md", "make demo"): "runs this suite",
     ("README.md", "source .venv/bin/activate"): "an environment is made by make; doctor and up are run by first-run.md",
+    ("own-policy.md", ".venv/bin/python -m pytest"): "the policy is the reader's",
     ("architecture.md", "flowchart LR"): "a picture",
     ("architecture.md", "sequenceDiagram"): "a picture",
     ("architecture.md", "flowchart TB"): "a picture",
+    ("compose.md", "docker compose -f compose/docker-compose.yml run"): "needs containers: make stack runs it",
     ("compose.md", "make secrets"): "needs containers: make stack runs it",
     ("compose.md", "make stack"): "needs containers",
     ("install.md", "git clone"): "installs: test_wheels.py does",
@@ -53,6 +55,7 @@ NOT_RUN = {
         "sluice register --app clouds small.onnx",
     ): "tests/integration/registration/test_own_model.py runs it",
     ("own-model.md", "python3 -m venv"): "installs: test_wheels.py does, test_own_model.py runs the rest",
+    ("tuning.md", "sluice policy size"): "test_own_model.py runs it",
     ("own-model.md", "from skl2onnx"): "model and X are the reader's: test_own_model.py runs it with some",
     ("own-model.md", "np.savez"): "X_test and y_test are the reader's",
     ("own-model.md", "$ sluice register --app clouds --retire"): "test_own_model.py runs it",
@@ -106,6 +109,7 @@ KAFKA = (
 )
 SHELL = (*OFFLINE, *SLOW_OFFLINE, *LIVE, *SYSTEMS, *DEMOS, *KAFKA)
 PYTHON = (
+    ("own-policy.md", '"""Runs what waits'),
     ("README.md", "from sluicegate_client"),
     ("own-model.md", "import numpy as np\n\nfrom sluicegate_client"),
     ("promises.md", "async with Client"),

@@ -30,7 +30,7 @@ from sluicegate.streams.ports import TopicSpec
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client, Reference, Tensor
-from tests.contract.test_open_inference_protocol import affine_fronts
+from tests.contract.open_inference.test_open_inference_protocol import affine_fronts
 from tests.harness import PATIENCE, PIXELS, ROLES, Running, running, settings_for, toy_catalogue
 from tests.integration.fronts.test_client import prefix_of
 

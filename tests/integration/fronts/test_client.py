@@ -16,7 +16,7 @@ from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.streams import connect
 from sluicegate_client import Client, ClientError, InvalidQueryError, NoOutcomeError, RefusedError, Status, Tensor
 from sluicegate_client.log import Headers, Received
-from tests.contract.test_open_inference_protocol import affine_front
+from tests.contract.open_inference.test_open_inference_protocol import affine_front
 from tests.harness import PATIENCE_S
 
 HEADERS = (("ce_id", b"q1"), ("ce_querysource", b"/client"))

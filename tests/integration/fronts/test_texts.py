@@ -19,7 +19,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.ports import Headers
 from sluicegate.streams.topics import Topics
 from sluicegate_client import Client
-from tests.contract.test_open_inference_protocol import fronts_of
+from tests.contract.open_inference.test_open_inference_protocol import fronts_of
 from tests.harness import PATIENCE_S
 from tests.integration.fronts.test_client import prefix_of
 from tests.models.text_models import KINDS, write_words

@@ -15,7 +15,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
-from tests.contract.test_open_inference_protocol import affine_front
+from tests.contract.open_inference.test_open_inference_protocol import affine_front
 from tests.harness import PATIENCE, PATIENCE_S, PIXELS, Running, running, settings_for
 from tests.integration.fronts.test_client import prefix_of
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.sluice.registration.register import register
 from tests.harness import free_port
 from tests.models.registration_models import request_of
+from tests.outside.guide import block
 
 ROOT = Path(__file__).resolve().parents[3]
 SLUICE = [sys.executable, "-P", "-m", "sluicegate.sluice.main"]
@@ -151,6 +153,19 @@ def test_variants_lists_what_is_served_and_what_is_not_with_the_reason(place: tu
         assert row["device_type"] == "cpu"
         assert row["served"] == (row["reason"] == "")
     assert {row["served"] for row in rows} == {True, False}
+
+
+@pytest.mark.usefixtures("made")
+def test_how_many_devices_it_takes_is_told_by_the_guides_commands(place: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = place
+    text = block("tuning.md", "sluice policy size").text.replace("~/.sluicegate", environment["SLUICE_HOME"])
+    size, simulate = (shlex.split(line) for line in text.strip().splitlines())
+    workers = told(*size[1:], folder=folder, environment=environment)
+    assert workers["workers"] == workers["tried"][-1]["workers"] and workers["tried"][-1]["accuracy"] >= 0.75
+    assert simulate[1:3] == ["sluice", "simulate"]
+    simulate[3] = str(ROOT / simulate[3])
+    run_once = told(*simulate[2:], "--set", "duration_s=2", folder=folder, environment=environment)
+    assert run_once["queries"] > 100 and run_once["violation_ratio"] <= 1.0 and run_once["bound"]["certain"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sluicegate.sluice.settings.settings import Settings
 from sluicegate.streams import connect
 from sluicegate.streams.topics import Topics
 from tests.contract.brokers import serve
-from tests.contract.test_open_inference_protocol import affine_front
+from tests.contract.open_inference.test_open_inference_protocol import affine_front
 from tests.harness import toy_catalogue
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sluicegate.stages.fronts.grpc_messages import MESSAGES
-from tests.contract.test_open_inference_protocol import affine_fronts
+from tests.contract.open_inference.test_open_inference_protocol import affine_fronts
 
 grpc = pytest.importorskip("grpc", reason="no gRPC: pip install 'sluicegate[grpc]'")
 triton = pytest.importorskip("tritonclient.grpc")
