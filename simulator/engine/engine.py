@@ -71,6 +71,9 @@ from sluicegate.simulator.engine.system_model import Draws, Registration, RunRes
 from sluicegate.simulator.engine.timeline import Alarm, Timeline
 from sluicegate.simulator.promise_watch import PromiseWatch
 
+_TOLD_EVERY = 0.5
+"""Seconds between what live admission and routers write of themselves, whatever the heartbeats of devices."""
+
 
 class Engine:
     """One run. ``observers`` are shown every outcome."""
@@ -120,7 +123,6 @@ class Engine:
         self._alarms = {router: Alarm(self.timeline, partial(self._woke, router)) for router in self._routers}
         self._by_app = {router.app.name: router for router in self._routers}
         self._serial = [0] * len(self._routers)
-        self._hosting: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def run(self, source: ArrivalSource) -> RunResult:
         """Simulate all of ``source``. Raises ConservationError unless every query had exactly one end."""
@@ -166,6 +168,7 @@ class Engine:
             self.timeline.at(0.0, self._promised_arrives, self._load)
         self._ask(Serve(self._served.registered, now), now)
         self._control.start(self, now)
+        self._stages_tell(None, now)
         self._beat(None, now)
 
     def _drain(self) -> None:
@@ -341,9 +344,6 @@ class Engine:
         return tuple(instance for instance in self.instances.values() if instance.device == device)
 
     def _plan_arrives(self, plan: Plan, now: float) -> None:
-        self._hosting = {(p.device, p.slice): () for p in plan.placements}
-        for p in plan.placements:
-            self._hosting[p.device, p.slice] += (p.app,)
         if self._admission.follows_plans or self._admission.shares_out:
             self._ask(PlanPublished(plan), now)
         for router in self._routers:
@@ -363,13 +363,16 @@ class Engine:
             self._tell(router, event, now)
         self._control.heard(event, now)
 
-    def _beat(self, _: object, now: float) -> None:
-        """Counts of demand and heartbeats: what the live stages write twice a second."""
-        self.timeline.at(now + self._timing.heartbeat, self._beat)
-        self._ask(DemandAsked(self._timing.heartbeat), now)
+    def _stages_tell(self, _: object, now: float) -> None:
+        """Counts of demand, and that routers live."""
+        self.timeline.at(now + _TOLD_EVERY, self._stages_tell)
+        self._ask(DemandAsked(_TOLD_EVERY), now)
         for app in self._by_app:
             if app not in self._coming:
                 self._ask(RouterHeard(app, now), now)
+
+    def _beat(self, _: object, now: float) -> None:
+        self.timeline.at(now + self._timing.heartbeat, self._beat)
         for device in self._devices.values():
             if device.alive:
                 self._report(device, now)
@@ -386,11 +389,9 @@ class Engine:
         for part in beat.slices:
             if part.margins and self._admission.follows_plans:
                 self._ask(MarginsTold(device.device.name, part.slice, part.margins), now)
-            apps = self._hosting.get((device.device.name, part.slice))
-            if apps:
-                report = DeviceReported(device.device.name, part.slice, part.rows, part.busy_for, part.overdue)
-                for app in apps:
-                    self._tell(self._by_app[app], report, now)
+            report = DeviceReported(device.device.name, part.slice, part.rows, part.busy_for, part.overdue)
+            for router in self._routers:
+                self._tell(router, report, now)
 
     def announced(self, announcer: str, said: Announce, now: float) -> None:
         """A word on the status topic: the planners look for loads that no table covers."""

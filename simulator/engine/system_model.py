@@ -27,9 +27,9 @@ class Timing:
     """Seconds. ``to_router``: from a query's arrival to its router; ``to_device``: on to the device, up to ``spread``
     longer: any of that is equally likely, and queries of one device keep their order.
 
-    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device, and between
-    counts of demand. ``warm_up``: control and devices run this long before the first arrival. ``drain``: longest wait
-    for open queries after the last arrival.
+    ``control``: plans and acknowledgements on their way. ``heartbeat``: between heartbeats of a device. ``warm_up``:
+    control and devices run this long before the first arrival. ``drain``: longest wait for open queries after the last
+    arrival.
     """
 
     to_router: float = 0.0
