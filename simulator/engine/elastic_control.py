@@ -65,13 +65,14 @@ class SpotNotice:
 class CapacityModel:
     """What capacity does in a simulation.
 
-    ``driven``: devices whose workers the core starts and ends. Seconds: ``period`` between looks, ``heartbeat`` between
-    heartbeats of a worker.
+    ``driven``: devices whose workers the core starts and ends; ``others``: those of which another core does. Seconds:
+    ``period`` between looks, ``heartbeat`` between heartbeats of a worker.
 
     ``granted``: whether spot is granted, drawn anew at each call.
     """
 
     driven: tuple[str, ...]
+    others: tuple[str, ...] = ()
     period: float = 1.0
     heartbeat: float = 0.5
     start_s: float
@@ -83,7 +84,8 @@ class CapacityModel:
 class ElasticControl:
     """A control plane whose devices come and go. ``inner``: the control plane.
 
-    ``meter``: of what runs from the start, where the core sends no bills. ``beside``: the planner that the core serves.
+    ``meter``: of what runs, where the core sends no bills; of several that share one each starts what runs from the
+    start. ``beside``: the planner that the core serves.
     """
 
     def __init__(
@@ -137,7 +139,8 @@ class ElasticControl:
         for device in self._model.driven:
             plant.end_worker(device, now)
         if self._meter is not None:
-            for device in sorted(set(plant.work_topics).difference(self._model.driven)):  # equal runs cost the same
+            run = set(plant.work_topics).difference(self._model.driven, self._model.others)
+            for device in sorted(run):  # equal runs cost the same
                 self._meter.start(device, Kind.ON_DEMAND, now)
         self._inner.start(plant, now)
         for notice in self._model.notices:

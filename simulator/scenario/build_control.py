@@ -70,14 +70,20 @@ def control_of(
     made = Tables(rated, model) if rated is not None else None
     loads = scenario.simulation.loads
     plans = control(spec, make_planner, timer, catalogue=catalogue, devices=devices, hop=hop, loads=loads, tables=made)
-    inner: ControlPlane = _scaled(scenario, plans, devices) if spec.scales else plans
-    return elastic(scenario, inner, catalogue, devices)
+    meter = _meter(scenario, devices)
+    inner: ControlPlane = _scaled(scenario, plans, devices, meter) if spec.scales else plans
+    return elastic(scenario, inner, catalogue, devices, meter)
 
 
-def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...]) -> ControlPlane:
+def _scaled(scenario: Scenario, plans: Controlled, devices: tuple[Device, ...], meter: CostMeter) -> ControlPlane:
     """Model-less scaling beside each planner."""
-    spec, meter = scenario.planner, _meter(scenario, devices)
-    model = CapacityModel(driven=spec.spare, start_s=spec.start_s, heartbeat=scenario.simulation.heartbeat_s)
+    spec, scaling = scenario.planner, scenario.scaling
+    model = CapacityModel(
+        driven=spec.spare,
+        others=scaling.spare if scaling is not None else (),
+        start_s=spec.start_s,
+        heartbeat=scenario.simulation.heartbeat_s,
+    )
 
     def make_core() -> CapacityCore:
         return model_less_core(spec.spare, devices, InstanceIndex(), timeout=spec.device_timeout_s, lease=LEASE)
@@ -135,9 +141,11 @@ def control(
     )
 
 
-def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devices: tuple[Device, ...]) -> ControlPlane:
+def elastic(
+    scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devices: tuple[Device, ...], meter: CostMeter
+) -> ControlPlane:
     """``inner``, and elastic capacity beside it where the scenario has any. Raises ConfigurationError."""
-    scaling, bought = scenario.scaling, scenario.procurement
+    scaling, bought, heartbeat = scenario.scaling, scenario.procurement, scenario.simulation.heartbeat_s
     others = {*(scaling.spare if scaling is not None else ()), *(d.name for d in devices if d.spot and bought)}
     if both := sorted(others & {*scenario.planner.spare}):
         raise ConfigurationError(f"planner.spare: {both[0]!r} is driven by scaling or procurement already")
@@ -146,8 +154,14 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
         inner = ElasticControl(
             inner,
             lambda: load_core(rules, catalogue, devices, scenario.planner.quantile),
-            CapacityModel(driven=scaling.spare, period=scaling.period_s, start_s=scaling.start_s),
-            meter=None if scenario.planner.scales else _meter(scenario, devices),
+            CapacityModel(
+                driven=scaling.spare,
+                others=scenario.planner.spare,
+                period=scaling.period_s,
+                heartbeat=heartbeat,
+                start_s=scaling.start_s,
+            ),
+            meter=meter,
         )
     if bought is not None:
         spot = tuple(d.name for d in devices if d.spot)
@@ -161,6 +175,7 @@ def elastic(scenario: Scenario, inner: ControlPlane, catalogue: Catalogue, devic
         model = CapacityModel(
             driven=spot,
             period=bought.poll_s,
+            heartbeat=heartbeat,
             start_s=bought.start_s,
             notices=tuple(SpotNotice(n.device, n.at_s, n.deadline_s) for n in bought.notices),
             boot_s=bought.boot_s,

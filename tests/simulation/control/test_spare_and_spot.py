@@ -36,7 +36,10 @@ def cost(folder: Path, qps: int, elastic: dict[str, Any]) -> dict[str, float]:
     return dict(engine.run(source_of(scenario_of(document), system.catalogue, np.random.default_rng(5))).cost)
 
 
-@pytest.mark.parametrize("elastic", [SCALING, MODEL_LESS])
+BOTH = {"scaling": {**SCALING["scaling"], "spare": ["gpu0"]}, "planner": {**MODEL_LESS["planner"], "spare": ["gpu1"]}}
+
+
+@pytest.mark.parametrize("elastic", [SCALING, MODEL_LESS, BOTH])
 def test_spare_devices_that_never_have_a_worker_cost_nothing_beside_bought_ones(
     tmp_path: Path, elastic: dict[str, Any]
 ) -> None:

@@ -17,6 +17,7 @@ from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.simulator.bound import Bound
+from sluicegate.simulator.engine.elastic_control import CapacityModel
 from sluicegate.simulator.engine.faults import ExecutorFailure
 from sluicegate.simulator.engine.system_model import SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
@@ -411,3 +412,21 @@ def test_an_option_of_tables_that_is_no_number_is_named(name: str, bad: Any, mad
     batching = {"name": "table", name: bad}
     with pytest.raises(ConfigurationError, match=name):
         built(apps={"a": {"slo_ms": 100}}, catalogue={"variants": two}, policies={"batching": batching}, **tables)
+
+
+def test_all_that_drives_workers_knows_how_far_apart_their_heartbeats_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(build_control, "CapacityModel", lambda **model: made.append(model) or CapacityModel(**model))
+    system = built(
+        devices=[{"type": "cpu", "count": 4}, {"type": "cpu", "name": "spot", "spot": True}],
+        planner={"scaling": "plan", "spare": ["cpu2"]},
+        scaling={"spare": ["cpu3"]},
+        procurement={"on_demand_price": 1.0},
+        simulation={"heartbeat_s": 0.75},
+    )
+    system.make_control()
+    assert [(model["driven"], model["heartbeat"]) for model in made] == [
+        (("cpu2",), 0.75),
+        (("cpu3",), 0.75),
+        (("spot0",), 0.75),
+    ]
