@@ -133,10 +133,14 @@ class Engine:
         arrive = self._arrive_registered if self._coming else self._arrive
         for times, apps in source.chunks():
             self.timeline.walk(self._while_asked(zip(times.tolist(), apps.tolist(), strict=True)), arrive)
-        ends = source.duration if self._load is None or self._load.left else self.timeline.now
+        ends, load = source.duration, self._load
+        if load is not None:
+            while load.left and self.timeline.step(source.duration):
+                pass
+            if not load.left:
+                ends = self.timeline.now
+            load.left = 0
         self.timeline.run_until(max(self.timeline.now, ends))
-        if self._load is not None:
-            self._load.left = 0
         self._drain()
         self.ledger.check()
         return RunResult(

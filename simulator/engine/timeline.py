@@ -47,9 +47,9 @@ class Timeline:
             self.now = at
             happening(given, at)
 
-    def step(self) -> bool:
-        """Let the next thing happen; False where nothing is left."""
-        if not self._heap:
+    def step(self, limit: float = inf) -> bool:
+        """Let the next thing happen; False where nothing is left that is due by ``limit``."""
+        if not self._heap or self._heap[0][0] > limit:
             return False
         when, _, happening, argument = heappop(self._heap)
         self.now = when

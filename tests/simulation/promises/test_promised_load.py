@@ -61,6 +61,17 @@ def test_a_load_ends_with_the_scenario() -> None:
     assert 0 < promises_of("duration_s=1").queries < 1200
 
 
+def test_a_run_ends_with_the_last_of_the_load_though_nothing_else_comes_so_long() -> None:
+    document = with_setting(read_scenario(FILE, os.environ), "promise.queries=50")
+    lengths = []
+    for duration in (60, 90):
+        quiet = {**document, "traces": {"qps": [0, 0]}, "duration_s": duration}
+        run = run_once(scenario_of(quiet), 3, lambda: 0.0)
+        assert run.promises is not None and run.promises.queries == 50
+        lengths.append(run.summary.duration_s)
+    assert lengths[0] == lengths[1] < 30.0
+
+
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.thorough), 16])
 def test_a_promise_costs_best_effort_at_most_a_tenth_where_strict_asks_for_a_fifth(rows: int) -> None:
     """Strict batches of one row, as each comes, once left it a fifth of what the device could do."""

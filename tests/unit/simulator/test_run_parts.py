@@ -129,7 +129,8 @@ def test_things_happen_in_order_of_time_then_of_asking_and_what_is_past_at_once(
     assert seen == [("past", 0.0), ("first", 1.0), ("second", 1.0), ("beside", 1.0), ("late", 2.0), ("last", 3.0)]
     assert timeline.now == START + 3.0 and not timeline.step()
     timeline.at(START + 4.0, note, "alone")
-    assert timeline.step() and timeline.now == START + 4.0 and not timeline.step()
+    assert not timeline.step(START + 3.5) and timeline.now == START + 3.0
+    assert timeline.step(START + 4.0) and timeline.now == START + 4.0 and not timeline.step()
 
 
 def catalogue() -> Catalogue:
