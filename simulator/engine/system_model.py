@@ -85,7 +85,8 @@ class SystemModel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
     """What chance decides in a run. Each takes a generator of its own from the run's, in a fixed order: who makes them
-    anew from an equal one, as the bound does, draws the same."""
+    anew from an equal one, as the bound does, draws the same; and those that a system has no use for are taken too, so
+    that of two systems with the same apps the rest is the same."""
 
     load: PromisedArrivals | None
     hop: VariedHop | None
@@ -96,17 +97,20 @@ class Draws:
     def of(system: SystemModel, rng: Generator) -> "Draws":
         """Those of ``system``."""
         timing = system.timing
+        service = ServiceTimes(
+            system.catalogue,
+            system.service,
+            rng,
+            slow_probability=system.slow_probability,
+            slow_factor=system.slow_factor,
+        )
+        varied = varieties([app.name for app in system.apps], system.lengths, system.asked, rng)
+        hop, load = rng.spawn(2)
         return Draws(
-            load=PromisedArrivals(system.load, rng.spawn(1)[0]) if system.load is not None else None,
-            hop=VariedHop(timing.to_device, timing.spread, rng) if timing.spread else None,
-            service=ServiceTimes(
-                system.catalogue,
-                system.service,
-                rng,
-                slow_probability=system.slow_probability,
-                slow_factor=system.slow_factor,
-            ),
-            varieties=varieties(system.lengths, system.asked, rng),
+            load=PromisedArrivals(system.load, load) if system.load is not None else None,
+            hop=VariedHop(timing.to_device, timing.spread, hop) if timing.spread else None,
+            service=service,
+            varieties=varied,
         )
 
 

@@ -32,7 +32,7 @@ class Variety:
     """Of one app. ``lengths``: all equally likely; ``wishes``: what is left of their shares asks nothing."""
 
     def __init__(self, lengths: Sequence[int], wishes: Sequence[OwnWish], rng: Generator) -> None:
-        self._lengths = _lengths(lengths, rng) if lengths else None
+        self._lengths = _lengths(lengths, rng.spawn(1)[0]) if lengths else None
         self._wishes = _wishes(wishes, rng) if wishes else None
 
     def apply(self, query: Query) -> None:
@@ -49,11 +49,13 @@ class Variety:
 
 
 def varieties(
-    lengths: Mapping[str, Sequence[int]], wishes: Mapping[str, Sequence[OwnWish]], rng: Generator
+    apps: Sequence[str], lengths: Mapping[str, Sequence[int]], wishes: Mapping[str, Sequence[OwnWish]], rng: Generator
 ) -> dict[str, Variety]:
-    """By app, of those whose queries differ."""
+    """Of those of ``apps`` whose queries differ. Each app has a generator of its own, by its place among all."""
     return {
-        app: Variety(lengths.get(app, ()), wishes.get(app, ()), rng.spawn(1)[0]) for app in sorted({*lengths, *wishes})
+        app: Variety(lengths.get(app, ()), wishes.get(app, ()), own)
+        for app, own in zip(apps, rng.spawn(len(apps)), strict=True)
+        if app in lengths or app in wishes
     }
 
 
@@ -74,7 +76,7 @@ class VariedHop:
     """From ``least`` seconds to ``spread`` more, all equally likely. What goes to one device keeps its order."""
 
     def __init__(self, least: float, spread: float, rng: Generator) -> None:
-        self._drawn = _hops(least, least + spread, rng.spawn(1)[0])
+        self._drawn = _hops(least, least + spread, rng)
         self._latest: dict[str, float] = {}
 
     def reaches(self, device: str, now: float) -> float:

@@ -5,6 +5,7 @@ from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError
@@ -12,14 +13,14 @@ from sluicegate.domain.fold import OutcomeFold
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
-from sluicegate.domain.query import Goal
+from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.simulator.bound import Bound
 from sluicegate.simulator.engine.elastic_control import CapacityModel
 from sluicegate.simulator.engine.faults import ExecutorFailure
-from sluicegate.simulator.engine.system_model import SystemModel, Timing
+from sluicegate.simulator.engine.system_model import Draws, SystemModel, Timing
 from sluicegate.simulator.engine.varied_queries import OwnWish
 from sluicegate.simulator.scenario import build, build_control, catalogue_of, experiment, mdp_scenario, scenario_of
 from sluicegate.simulator.scenario.build_control import controller_settings
@@ -430,3 +431,37 @@ def test_all_that_drives_workers_knows_how_far_apart_their_heartbeats_are(monkey
         (("cpu3",), 0.75),
         (("spot0",), 0.75),
     ]
+
+
+def test_systems_that_are_compared_see_the_same_queries_whatever_else_is_drawn_in_them() -> None:
+    asks = [{"share": 0.5, "latency_ms": 50}]
+    variants = document()["catalogue"]["variants"]
+    varied = [variants[0], {**variants[1], "length": 9, "shorter_latency_ms": {5: {"cpu": {1: 20}}}}]
+    alone: dict[str, Any] = {
+        "catalogue": {"variants": varied},
+        "apps": {"a": {"slo_ms": 100}, "b": {"slo_ms": 400, "lengths": [5, 9], "queries": asks}},
+        "simulation": {"service": "sampled"},
+        "policies": {"admission": "sustainable"},
+    }
+    others: list[dict[str, Any]] = [
+        {"simulation": {"service": "sampled", "hop_spread_ms": 5}},
+        {"apps": {**alone["apps"], "a": {"slo_ms": 100, "queries": asks}}},
+        {"promise": {"app": "a", "mcd": 2}},
+    ]
+
+    def drawn(what: str, **changes: Any) -> list[tuple[Any, ...]]:
+        draws = Draws.of(built(**{**alone, **changes}), np.random.default_rng(5))
+        service = draws.service.of("cpu")
+        queries = [Query("", "b", 0.0, 0.4) for _ in range(20)]
+        for query in queries:
+            draws.varieties["b"].apply(query)
+        return [(getattr(query, what), service("v", 4)) for query in queries]
+
+    for what in ("deadline", "length"):
+        plain = drawn(what)
+        assert all(drawn(what, **more) == plain for more in others)
+        assert len(set(plain)) > 10 and len({part for part, _ in plain}) == 2
+    without = {**alone["apps"], "b": {"slo_ms": 400, "queries": asks}}
+    assert drawn("deadline", apps=without) == drawn("deadline")
+    without = {**alone["apps"], "b": {"slo_ms": 400, "lengths": [5, 9]}}
+    assert drawn("length", apps=without) == drawn("length")

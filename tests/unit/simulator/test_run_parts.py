@@ -199,7 +199,7 @@ def test_queries_differ_in_the_shares_that_are_asked_for_and_the_rest_asks_nothi
         OwnWish(share=0.2, slo=0.9, query_class=QueryClass.BEST_EFFORT, priority=3, client="c", rows=4),
         OwnWish(share=0.3, goal=Goal(accuracy=0.7)),
     ]
-    made = varieties({"a": (5, 9), "b": (2,)}, {"a": wishes}, np.random.default_rng(5))
+    made = varieties(["a", "c", "b"], {"a": (5, 9), "b": (2,)}, {"a": wishes}, np.random.default_rng(5))
     assert sorted(made) == ["a", "b"]
     asked = [Query(f"q{i}", "a", START, START + 0.2) for i in range(10_000)]
     for query in asked:
