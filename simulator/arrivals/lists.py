@@ -29,6 +29,11 @@ class ListedArrivals:
         last = max((float(t[-1]) for t in self.times.values() if t.size), default=0.0)
         self.duration = last if duration is None else duration
 
+    @property
+    def expected(self) -> float:
+        """How many there are."""
+        return float(sum(t.size for t in self.times.values()))
+
     def chunks(self) -> Iterator[Chunk]:
         """Time order; ties in the order of apps."""
         times = np.concatenate(list(self.times.values()))

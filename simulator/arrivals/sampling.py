@@ -38,6 +38,11 @@ class ArrivalSource(Protocol):
         """Seconds the trace lasts; no arrival comes after."""
         ...
 
+    @property
+    def expected(self) -> float:
+        """Arrivals to expect in all."""
+        ...
+
     def chunks(self) -> Iterator[Chunk]:
         """Arrivals in time order."""
         ...
@@ -77,6 +82,11 @@ class SampledArrivals:
     def duration(self) -> float:
         """Seconds the rates last."""
         return self.rates.duration
+
+    @property
+    def expected(self) -> float:
+        """Arrivals to expect in all."""
+        return self.rates.expected
 
     def chunks(self) -> Iterator[Chunk]:
         """About 65,536 arrivals at a time, in time order; ties in the order of apps."""

@@ -6,7 +6,7 @@ from typing import Any
 from sluicegate.simulator.report.charts import accuracy_chart, bars_chart, demand_chart, latency_chart, variants_chart
 from sluicegate.simulator.report.page import Figure, Table, Tile, page
 from sluicegate.simulator.report_rows import HEADER, percent, row_of
-from sluicegate.simulator.scenario.experiment import Run, determinism_notes
+from sluicegate.simulator.scenario.experiment import Run, notes_on
 
 DEFINITIONS = (
     "Violations: queries not answered within their own SLO, whatever became of them, over all queries.",
@@ -66,7 +66,7 @@ def simulation_page(title: str, intro: str, run: Run, slos: Sequence[float]) -> 
             Table("Apps", ("app", "queries", "on time", "accuracy", "of best"), apps),
             Table("Variants", ("variant", "on time", "share"), used),
         ],
-        notes=[*DEFINITIONS, *determinism_notes({"run": [run]}), f"seed {run.seed}"],
+        notes=[*DEFINITIONS, *notes_on({"run": [run]}), f"seed {run.seed}"],
     )
 
 
@@ -118,5 +118,5 @@ def comparison_page(
         intro=intro,
         figures=figures,
         tables=[Table(f"Means over {len(seeds)} seeds, ± 95 % confidence", HEADER, rows)],
-        notes=[*DEFINITIONS, *determinism_notes(runs)],
+        notes=[*DEFINITIONS, *notes_on(runs)],
     )

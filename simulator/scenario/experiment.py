@@ -44,6 +44,9 @@ MEASURES = (
 BASE = "base"
 """The scenario as it is, where it names no systems."""
 
+MOST_BOUNDED = 10_000_000
+"""Arrivals of a run: its bound has all of them in memory at once, 70 bytes each."""
+
 _ARRIVALS, _SERVICE = 1, 2
 
 
@@ -52,8 +55,8 @@ class Run:
     """One run. ``epochs``: plans published; ``solve_s``: wall seconds of each solve; ``wall_s``: of the whole run.
 
     ``nondeterministic``: solves that a limit in seconds cut off; where it is 0, equal seeds give equal runs. ``cost``:
-    money, where instances come and go. ``bound``: what no policy exceeds on these arrivals, where that was asked for.
-    ``promises``: where anything was promised.
+    money, where instances come and go. ``bound``: what no policy exceeds on these arrivals, where that was asked for;
+    ``unbounded``: it was, and they are too many. ``promises``: where anything was promised.
     """
 
     summary: Summary
@@ -65,6 +68,7 @@ class Run:
     series: Series | None = None
     cost: float | None = None
     bound: Bound | None = None
+    unbounded: bool = False
     promises: PromiseFigures | None = None
 
     def figures(self) -> dict[str, Any]:
@@ -140,7 +144,9 @@ def run_once(
     if told is not None:
         told(source.duration, source.duration)
     bound = None
-    if with_bound and scenario.promise is None:  # arrivals that go by what is announced are known only afterwards
+    with_bound = with_bound and scenario.promise is None  # arrivals by what is announced are known only afterwards
+    unbounded = with_bound and source.expected > MOST_BOUNDED
+    if with_bound and not unbounded:
         again = arrivals_of(scenario, system.catalogue, seed)
         bound = clairvoyant_bound(system, again, np.random.default_rng([seed, _SERVICE]))
     return Run(
@@ -153,6 +159,7 @@ def run_once(
         series=series.series() if series is not None else None,
         cost=sum(result.cost.values()) if result.cost else None,
         bound=bound,
+        unbounded=unbounded,
         promises=result.promises,
     )
 
@@ -243,14 +250,18 @@ def with_distances(results: Mapping[str, dict[str, Any]]) -> dict[str, dict[str,
     return found
 
 
-def determinism_notes(runs: Mapping[str, Sequence[Run]]) -> list[str]:
-    """A warning where a limit in seconds decided a plan: the same seed may give another run."""
+def notes_on(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """A warning where a limit in seconds decided a plan: the same seed may give another run; and where a bound is
+    left out."""
     cut = {name: sum(run.nondeterministic for run in of_system) for name, of_system in runs.items()}
-    return [
+    notes = [
         f"{name}: {count} plans were cut off by a limit in seconds; the same seed may give another run"
         for name, count in cut.items()
         if count
     ]
+    if any(run.unbounded for of_system in runs.values() for run in of_system):
+        notes.append(f"no clairvoyant bound: it has all arrivals in memory, and is left out above {MOST_BOUNDED:,}")
+    return notes
 
 
 def mean_and_half_width(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from sluicegate.simulator.report_rows import HEADER, row_of
 from sluicegate.simulator.scenario import catalogue_of, scenario_of
 from sluicegate.simulator.scenario.experiment import (
     Run,
-    determinism_notes,
+    notes_on,
     run_once,
     systems_of,
     together,
@@ -175,7 +175,7 @@ def _print(
     if reference:
         out.print("[bold]for reference[/]")
         _print_rows([row_of(other, figures) for other, figures in reference.items()])
-    for note in determinism_notes(runs):
+    for note in notes_on(runs):
         out.print(note, style="yellow")
     out.print(f"report: {target}", soft_wrap=True)
 

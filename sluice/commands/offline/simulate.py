@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.simulator.scenario import Scenario, catalogue_of, read_scenario, scenario_of, with_setting
-from sluicegate.simulator.scenario.experiment import Run, determinism_notes, run_once
+from sluicegate.simulator.scenario.experiment import Run, notes_on, run_once
 from sluicegate.sluice.console import (
     MAX_SEED,
     JsonOption,
@@ -67,7 +67,7 @@ def simulate(
     for name, value in flat(run.figures()).items():
         table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
     out.print(table)
-    for note in determinism_notes({validated.name: [run]}):
+    for note in notes_on({validated.name: [run]}):
         out.print(note, style="yellow")
     if report is not None:
         out.print(f"report: {report}")

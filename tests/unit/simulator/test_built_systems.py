@@ -26,9 +26,9 @@ from sluicegate.simulator.scenario import build, build_control, catalogue_of, ex
 from sluicegate.simulator.scenario.build_control import controller_settings
 from sluicegate.simulator.scenario.experiment import (
     Run,
-    determinism_notes,
     figures_of,
     mean_bound,
+    notes_on,
     together,
     with_distances,
 )
@@ -320,9 +320,25 @@ def test_the_distance_closed_is_of_what_lies_between_the_worst_system_and_the_bo
 
 def test_plans_that_a_limit_in_seconds_cut_off_are_told_by_system() -> None:
     runs = {"ours": [run(1, nondeterministic=2), run(2, nondeterministic=3)], "theirs": [run(1)]}
-    assert determinism_notes(runs) == [
-        "ours: 5 plans were cut off by a limit in seconds; the same seed may give another run"
-    ]
+    assert notes_on(runs) == ["ours: 5 plans were cut off by a limit in seconds; the same seed may give another run"]
+
+
+def test_what_is_more_than_a_bound_may_hold_in_memory_is_run_without_one_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for app in ("a", "b"):
+        (tmp_path / f"{app}.txt").write_text("100\n200\n900\n")
+    listed = {"format": "arrivals", "path": str(tmp_path)}
+    for traces, expected in ((listed, 6), ({"qps": [5, 20], "generator": {"noise": 0, "spikes": 0}}, 125)):
+        scenario = scenario_of(document(traces=traces))
+        for most in (expected + 1, expected - 1):
+            monkeypatch.setattr(experiment, "MOST_BOUNDED", most)
+            one = experiment.run_once(scenario, 3, lambda: 0.0, with_bound=True)
+            assert (one.bound is None, one.unbounded) == 2 * (most < expected,)
+            assert one.summary.queries > 5
+            told = ["no clairvoyant bound: it has all arrivals in memory, and is left out above " + str(most)]
+            assert notes_on({"run": [one]}) == (told if one.unbounded else [])
+        assert not experiment.run_once(scenario, 3, lambda: 0.0).unbounded, "nobody asked for one"
 
 
 def test_solving_may_take_its_time_where_it_is_scaled_and_only_there_and_planners_fail_until_they_return(
