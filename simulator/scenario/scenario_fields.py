@@ -203,11 +203,12 @@ PolicySpec = Annotated[_PolicyFields, BeforeValidator(_named)]
 
 
 class PoliciesSpec(Section):
-    """Policies by name. ``admission``: none where null. ``turns``: of apps that share a slice. ``routing``: where left
-    out, by ``default_routing``. ``quantile``: of profiled latencies, that deadlines count on.
+    """Policies by name. ``admission``: null lets everything in, as no live system does. ``turns``: of apps that share a
+    slice. ``routing``: where left out, by ``default_routing``. ``quantile``: of profiled latencies, that deadlines
+    count on.
     """
 
-    admission: PolicySpec | None = None
+    admission: PolicySpec | None = _PolicyFields(name="deadline")
     routing: PolicySpec | None = None
     batching: PolicySpec = Field(default_factory=lambda: _PolicyFields(name="adaptive"))
     turns: Literal["urgency", "duty-cycle"] = "urgency"

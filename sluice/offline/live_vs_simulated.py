@@ -125,7 +125,7 @@ def check(scenario: Scenario) -> None:
         "simulation.executor_failures": bool(simulation.executor_failures),
         "simulation.loads: exclusive": simulation.loads == "exclusive",
         "policies.routing options": bool(scenario.routes_by.options),
-        "policies.admission: other than deadline": door is not None and (door.name != "deadline" or bool(door.options)),
+        "policies.admission: other than deadline": door is None or door.name != "deadline" or bool(door.options),
         f"policies.batching: {policies.batching.name}": policies.batching.name in _BY_TABLES
         and scenario.tables is None,
         f"planner.name: {scenario.planner.name}": scenario.planner.name.startswith("scaling-"),

@@ -46,6 +46,7 @@ def test_differences_are_in_points_and_percent_of_the_simulated() -> None:
         {"scaling": {"spare": ["cpu3"]}},
         {"registrations": [{"app": "words", "at_s": 5, "retired": True}]},
         {"policies.admission": "sustainable"},
+        {"policies.admission": None},
         {"planner.name": "scaling-greedy"},
         {"policies.batching": {"name": "adaptive", "gard_s": 0.005}},
         {"planner.demand": {"alhpa": 0.5}},

@@ -40,11 +40,8 @@ def test_some_queries_ask_more_and_get_it_or_are_refused_and_the_others_are_as_w
     words = [{"share": 0.3, "model": "words-small"}]
     found = outcomes(
         "small.yaml",
-        **{
-            "policies.admission": "deadline",
-            "traces": {"qps": [60, 60]},
-            "apps": {"images": {"slo_ms": 200, "queries": images}, "words": {"slo_ms": 100, "queries": words}},
-        },
+        traces={"qps": [60, 60]},
+        apps={"images": {"slo_ms": 200, "queries": images}, "words": {"slo_ms": 100, "queries": words}},
     )
     by_app = {app: [o for o in found if o.app == app] for app in ("images", "words")}
     refused = [o for o in by_app["images"] if o.reason == Reason.INFEASIBLE]

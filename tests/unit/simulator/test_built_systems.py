@@ -72,6 +72,7 @@ def test_seconds_of_the_engine_are_the_milliseconds_and_seconds_of_the_file() ->
     system = built(simulation=simulation, policies={"admission": "deadline"})
     assert system.timing == timing
     assert system.admission.hops == Hops(0.007), "in all, at most"
+    assert built(policies={"admission": None}).admission.make_policy is None, "everything is let in"
 
 
 @pytest.mark.parametrize(("load_s", "warm_up"), [(2.5, 5.0), (3.0, 5.0), (3.25, 5.25)])
@@ -171,7 +172,7 @@ def test_what_a_promise_needs_is_that_its_app_may_have_so_many_rows_and_that_a_b
     assert load is not None
     assert (load.app, load.queries, load.rows, load.share) == ("b", 70, (3, 5), 0.5)
     assert system.admission.by_plan and system.rules.bound == ("b",)
-    for policies in ({}, {"admission": "deadline"}):
+    for policies in ({}, {"admission": None}):
         with pytest.raises(ConfigurationError, match=r"only policies\.admission: sustainable"):
             built(promise=promise, policies=policies)
 
