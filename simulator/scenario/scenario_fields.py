@@ -14,6 +14,7 @@ from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
 from sluicegate.planner.model_less.planner_choice import LimitedPlannerChoice
 from sluicegate.planner.policy_tables.table_fields import TableFields
 from sluicegate.policies.routing.registry import default_routing
+from sluicegate.profiles.formats.catalogue_json import WeaklyHardDocument
 from sluicegate.profiles.formats.field_types import (
     Factor,
     Finite,
@@ -41,18 +42,11 @@ Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
 
 
-class WeaklyHardSpec(Section):
-    """At most ``m`` misses among any ``k`` consecutive queries."""
-
-    m: int = Field(ge=0)
-    k: int = Field(ge=1)
-
-
 class PromiseSpec(Section):
     """What the app's stream was promised."""
 
-    max_consecutive: int | None = Field(default=None, ge=0)
-    weakly_hard: tuple[WeaklyHardSpec, ...] = ()
+    max_consecutive: int | None = Field(default=None, ge=0, le=1_000_000)
+    weakly_hard: tuple[WeaklyHardDocument, ...] = ()
 
 
 class WishSpec(Section):

@@ -151,6 +151,10 @@ def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
         ({"duration_s": -1}, "duration_s"),
         ({"duration_s": float("nan")}, "duration_s"),
         ({"planner": {"headroom": 0.5}}, "planner.headroom"),
+        (
+            {"apps": {"a": {"slo_ms": 1, "promise": {"weakly_hard": [{"m": 5, "k": 5}]}}}},
+            "apps.a.promise.weakly_hard.0: .*5 misses among 5 queries promise nothing",
+        ),
         ({"simulation": {"service": "guess"}}, "simulation.service"),
         ({"apps": {"a": {"slo_ms": 0}}}, "apps.a.slo_ms"),
         (
