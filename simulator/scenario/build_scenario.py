@@ -99,7 +99,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
         admission=_admission(scenario),
         lengths={name: spec.lengths for name, spec in specs.items() if spec.lengths},
         asked={name: tuple(_wish(one) for one in spec.queries) for name, spec in specs.items() if spec.queries},
-        load=_load(scenario),
+        load=_load(scenario, first),
         batching=policies.batching.name,
         service=simulation.service,
         slow_probability=simulation.slow_batches.probability,
@@ -203,11 +203,16 @@ def _promised(app: App, scenario: Scenario) -> App:
     return replace(app, promise=spec.promised(), max_rows=max(app.max_rows, spec.least_and_most[1]))
 
 
-def _load(scenario: Scenario) -> PromisedLoad | None:
-    """Raises ConfigurationError for an app that is not simulated, or that nothing keeps to its bound."""
+def _load(scenario: Scenario, first: Catalogue) -> PromisedLoad | None:
+    """``first``: what is registered at the start. Raises ConfigurationError for an app that is not among it, or that
+    nothing keeps to its bound."""
     spec = scenario.promise
     if spec is None:
         return None
+    if spec.app not in first.apps:
+        raise ConfigurationError(
+            f"promise.app: {spec.app!r} is none of those registered first, {', '.join(first.apps)}"
+        )
     admission = scenario.policies.admission
     if admission is None or admission.name != SustainableAdmission.name:
         raise ConfigurationError("promise: only policies.admission: sustainable announces a bound to take a share of")

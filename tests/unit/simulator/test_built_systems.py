@@ -177,6 +177,27 @@ def test_what_a_promise_needs_is_that_its_app_may_have_so_many_rows_and_that_a_b
             built(promise=promise, policies=policies)
 
 
+@pytest.mark.parametrize(
+    ("app", "changes", "said"),
+    [
+        ("c", {}, "'c' is none of those registered first, a, b"),
+        (
+            "b",
+            {
+                "apps": {"a": {"slo_ms": 100}, "b": {"slo_ms": 400, "at_start": False}},
+                "registrations": [{"app": "b", "at_s": 3}],
+            },
+            "'b' is none of those registered first, a",
+        ),
+    ],
+)
+def test_only_an_app_that_is_there_from_the_start_is_asked_at_its_bound(
+    app: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^promise\.app: {said}$"):
+        built(promise={"app": app, "mcd": 2}, policies={"admission": "sustainable"}, **changes)
+
+
 @pytest.mark.parametrize("wrong", ["novalue", "=3", "  =3", "="])
 def test_a_setting_without_a_name_or_a_value_is_refused_as_such(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="give name=value"):
