@@ -204,8 +204,8 @@ def _promised(app: App, scenario: Scenario) -> App:
 
 
 def _load(scenario: Scenario, first: Catalogue) -> PromisedLoad | None:
-    """``first``: what is registered at the start. Raises ConfigurationError for an app that is not among it, or that
-    nothing keeps to its bound."""
+    """``first``: what is registered at the start. Raises ConfigurationError for an app that is not among it, that asks
+    something else, or that nothing keeps to its bound."""
     spec = scenario.promise
     if spec is None:
         return None
@@ -213,6 +213,12 @@ def _load(scenario: Scenario, first: Catalogue) -> PromisedLoad | None:
         raise ConfigurationError(
             f"promise.app: {spec.app!r} is none of those registered first, {', '.join(first.apps)}"
         )
+    if first.apps[spec.app].query_class is not QueryClass.STRICT:
+        raise ConfigurationError(
+            f"promise.app: {spec.app!r} is best effort, and only strict queries are promised anything"
+        )
+    if (asks := (scenario.apps or {}).get(spec.app)) is not None and asks.queries:
+        raise ConfigurationError(f"apps.{spec.app}.queries: promise says what is asked of this app; leave them out")
     admission = scenario.policies.admission
     if admission is None or admission.name != SustainableAdmission.name:
         raise ConfigurationError("promise: only policies.admission: sustainable announces a bound to take a share of")

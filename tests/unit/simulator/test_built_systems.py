@@ -180,22 +180,19 @@ def test_what_a_promise_needs_is_that_its_app_may_have_so_many_rows_and_that_a_b
 @pytest.mark.parametrize(
     ("app", "changes", "said"),
     [
-        ("c", {}, "'c' is none of those registered first, a, b"),
-        (
-            "b",
-            {
-                "apps": {"a": {"slo_ms": 100}, "b": {"slo_ms": 400, "at_start": False}},
-                "registrations": [{"app": "b", "at_s": 3}],
-            },
-            "'b' is none of those registered first, a",
-        ),
+        ("c", {}, r"promise\.app: 'c' is none of those registered first, a, b"),
+        ("b", {"at_start": False}, r"promise\.app: 'b' is none of those registered first, a"),
+        ("b", {"class": "best_effort"}, r"promise\.app: 'b' is best effort, and only .*"),
+        ("b", {"queries": [{"share": 0.1}]}, r"apps\.b\.queries: .*; leave them out"),
     ],
 )
-def test_only_an_app_that_is_there_from_the_start_is_asked_at_its_bound(
+def test_only_a_strict_app_that_is_there_from_the_start_is_asked_at_its_bound(
     app: str, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^promise\.app: {said}$"):
-        built(promise={"app": app, "mcd": 2}, policies={"admission": "sustainable"}, **changes)
+    promise = {"promise": {"app": app, "mcd": 2}, "policies": {"admission": "sustainable"}}
+    apps = {"a": {"slo_ms": 100}, "b": {"slo_ms": 400, **changes}}
+    with pytest.raises(ConfigurationError, match=f"^{said}$"):
+        built(apps=apps, registrations=[{"app": "b", "at_s": 3}], **promise)
 
 
 @pytest.mark.parametrize("wrong", ["novalue", "=3", "  =3", "="])
