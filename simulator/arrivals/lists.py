@@ -1,6 +1,6 @@
 """Arrival lists: lines ``arrival_ms,...`` (further columns ignored), a file an app, .txt or .csv, .gz or .bz2 too."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -109,15 +109,15 @@ def read_arrival_file(path: Path) -> Floats:
 
 
 def read_arrivals(path: Path, apps: Sequence[str] | None = None) -> ListedArrivals:
-    """Arrivals of every app in the folder ``path`` (file name up to the first dot), or of the one file it is.
+    """Arrivals of every app in the folder ``path`` (file name without its suffix), or of the one file it is.
 
-    ``apps``: only these, in this order; one without a file is an error, as is a folder without any, and no
+    ``apps``: only these, in this order; one without a file or with two is an error, as is a folder without any, and no
     arrival in all of them.
     """
     if path.is_file():
-        files = {path.name.split(".", 1)[0]: path}
+        files = _by_app([path])
     elif path.is_dir():
-        files = {f.name.split(".", 1)[0]: f for f in sorted(path.iterdir()) if f.name.endswith(_SUFFIXES)}
+        files = _by_app(f for f in sorted(path.iterdir()) if f.name.endswith(_SUFFIXES))
     else:
         raise InvalidInputError("trace", f"{path} does not exist; give a file or a folder of arrival lists")
     if not files:
@@ -132,6 +132,17 @@ def read_arrivals(path: Path, apps: Sequence[str] | None = None) -> ListedArriva
     if not any(listed.size for listed in times.values()):
         raise InvalidInputError("trace", f"{path} holds no arrival; give 'arrival_ms,...' lines")
     return ListedArrivals(times)
+
+
+def _by_app(paths: Iterable[Path]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in paths:
+        suffix = next((known for known in _SUFFIXES if path.name.endswith(known)), path.suffix)
+        app = path.name.removesuffix(suffix)
+        if app in found:
+            raise InvalidInputError("trace", f"{found[app]} and {path.name} are both of app {app!r}; leave one there")
+        found[app] = path
+    return found
 
 
 def _refused(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.planner.capacity.capacity_fields import LoadFields, SpotFields
@@ -25,6 +25,7 @@ from sluicegate.profiles.formats.field_types import (
     Share,
     Text,
     Weight,
+    distinct,
 )
 from sluicegate.simulator.arrivals.trace_fields import TraceSpec
 from sluicegate.simulator.engine.service_times import ServiceMode
@@ -40,6 +41,11 @@ from sluicegate.simulator.scenario.section import Section
 
 Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
+
+
+def _named_apart(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    distinct([part.name for part in parts])
+    return parts
 
 
 class PromiseSpec(Section):
@@ -126,7 +132,7 @@ class CatalogueSpec(Section):
 
     format: Literal["inline", "sluice", "proteus-csv", "ramsis-json"] = "inline"
     path: Path | None = None
-    variants: tuple[InlineVariant, ...] = ()
+    variants: Annotated[tuple[InlineVariant, ...], AfterValidator(_named_apart)] = ()
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -163,7 +169,7 @@ class DeviceSpec(Section):
     memory_mb: NotNegative = 0.0
     price: NotNegative = 0.0
     spot: bool = False
-    slices: tuple[SliceSpec, ...] = ()
+    slices: Annotated[tuple[SliceSpec, ...], AfterValidator(_named_apart)] = ()
     geometry: Text | None = None
 
     @model_validator(mode="after")

@@ -14,6 +14,12 @@ DISTINCT = [
     ("LoadFields", "spare", ["d0", "d1"]),
     ("PlannerChoice", "spare", ["d0", "d1"]),
     ("SimulationSpec", "shared", ["cpu", "gpu"]),
+    ("DeviceSpec", "slices", [{"name": "s"}, {"name": "t"}]),
+    (
+        "CatalogueSpec",
+        "variants",
+        [{"name": name, "app": app, "accuracy": 1, "latency_ms": {}} for name, app in (("v", "a"), ("w", "b"))],
+    ),
 ]
 
 

@@ -89,6 +89,16 @@ def test_lists_without_any_arrival_are_refused_and_one_of_several_may_be_empty(t
     }
 
 
+def test_an_app_is_named_by_its_file_without_the_suffix_and_has_one(tmp_path: Path) -> None:
+    for year in (2024, 2025):
+        (tmp_path / f"a.{year}.txt").write_text("500\n" * (year - 2023))
+    assert {app: times.size for app, times in read_arrivals(tmp_path).times.items()} == {"a.2024": 1, "a.2025": 2}
+    assert read_arrivals(tmp_path / "a.2024.txt").apps == ("a.2024",)
+    (tmp_path / "a.2024.csv.bz2").write_bytes(b"")
+    with pytest.raises(InvalidInputError, match=r"a\.2024\.csv\.bz2 and a\.2024\.txt are both of app 'a\.2024'"):
+        read_arrivals(tmp_path, ["a.2025"])
+
+
 def test_a_place_without_lists_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="holds no arrival list"):
         read_arrivals(tmp_path)
