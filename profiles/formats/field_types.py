@@ -3,7 +3,9 @@
 Whatever has one of these refuses NaN, infinities and what is beyond its bounds, by the field's name.
 """
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -20,6 +22,17 @@ Factor = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 """What is looked up where it is used: a policy, a geometry, a pattern of names."""
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+def _of_file(path: Path) -> Path:
+    name = os.fsencode(path)
+    if b"\0" in name or len(name) > 4095 or any(len(part) > 255 for part in name.split(b"/")):
+        raise ValueError(f"{str(path)!r:.100} cannot be the path of a file or folder")
+    return path
+
+
+PathOfFile = Annotated[Path, AfterValidator(_of_file)]
+"""Of a file or folder that there may be."""
 
 
 def distinct(values: Sequence[T]) -> Sequence[T]:

@@ -8,7 +8,7 @@ from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluicegate.domain.errors import InvalidInputError
-from sluicegate.profiles.formats.field_types import NotNegative, Positive
+from sluicegate.profiles.formats.field_types import NotNegative, PathOfFile, Positive
 from sluicegate.simulator.arrivals.counts import read_counts
 from sluicegate.simulator.arrivals.generator import diurnal
 from sluicegate.simulator.arrivals.lists import read_arrivals
@@ -38,7 +38,7 @@ class TraceSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["arrivals", "counts", "twitter", "generator"] = "generator"
-    path: Path | None = Field(default=None, description="File or folder; not for the generator.")
+    path: PathOfFile | None = Field(default=None, description="File or folder; not for the generator.")
     step_s: Positive | None = Field(default=None, description="counts: seconds a line stands for.")
     interpolate: Literal["hold", "linear"] = Field(default="hold", description="counts: what happens between lines.")
     repeat: bool = Field(default=False, description="Start again where the trace is shorter than the duration.")

@@ -4,7 +4,6 @@ Every section is a pydantic model, so that a file is understood whole or refused
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -21,6 +20,7 @@ from sluicegate.profiles.formats.field_types import (
     Name,
     Names,
     NotNegative,
+    PathOfFile,
     Positive,
     Share,
     Text,
@@ -39,6 +39,10 @@ from sluicegate.simulator.scenario.fault_fields import (
 )
 from sluicegate.simulator.scenario.section import Section
 
+Period = Annotated[float, Field(ge=1e-3, le=1e7, allow_inf_nan=False)]
+"""Seconds: so many that a clock moves by them, however far from 0 it is in a run."""
+Before = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+"""Seconds, by which a run begins before the first arrival."""
 Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
 
@@ -117,7 +121,7 @@ class InlineVariant(Section):
     app: Name
     accuracy: Share
     memory_mb: NotNegative = 0.0
-    load_s: NotNegative = 1.0
+    load_s: Before = 1.0
     latency_ms: Mapping[str, Latencies]
     length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     shorter_latency_ms: Mapping[Length, Mapping[str, Latencies]] = Field(default_factory=dict)
@@ -131,7 +135,7 @@ class CatalogueSpec(Section):
     """
 
     format: Literal["inline", "sluice", "proteus-csv", "ramsis-json"] = "inline"
-    path: Path | None = None
+    path: PathOfFile | None = None
     variants: Annotated[tuple[InlineVariant, ...], AfterValidator(_named_apart)] = ()
     options: Mapping[str, Any] = Field(default_factory=dict)
 
@@ -267,8 +271,8 @@ class SimulationSpec(Section):
     to_device_ms: NotNegative = 0.0
     hop_spread_ms: NotNegative = 0.0
     control_ms: NotNegative = 0.0
-    heartbeat_s: Positive = 0.5
-    warm_up_s: NotNegative | None = None
+    heartbeat_s: Period = 0.5
+    warm_up_s: Before | None = None
     drain_s: Positive = 600.0
     loads: Literal["beside", "exclusive"] = "beside"
     shared: Names = ()
@@ -305,6 +309,7 @@ class TablesSpec(TableFields, Section):
 class ScalingSpec(LoadFields, Section):
     """Scaling by load, as live. ``start_s``: seconds until a worker that was started serves."""
 
+    period_s: Period = 1.0
     start_s: NotNegative = 5.0
 
 
@@ -320,6 +325,7 @@ class ProcurementSpec(SpotFields, Section):
     """Spot capacity, as live, taken back by ``notices``. ``start_s``: seconds until a worker that is started serves."""
 
     notices: tuple[NoticeSpec, ...] = ()
+    poll_s: Period = 1.0
     start_s: NotNegative = 5.0
 
 

@@ -65,7 +65,7 @@ def overridden(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 def _assign(target: Any, parts: list[str], value: Any, name: str) -> None:
     key: Any = parts[0]
     if isinstance(target, list):
-        if not key.isdigit() or int(key) >= len(target):
+        if key not in map(str, range(len(target))):
             raise ConfigurationError(f"{name}: there is no element {key!r}; the list has {len(target)}")
         key = int(key)
     elif not isinstance(target, dict):

@@ -120,7 +120,9 @@ def test_settings_reach_into_mappings_and_lists() -> None:
     assert _document() == overridden(_document(), {})
 
 
-@pytest.mark.parametrize("wrong", ["novalue", "=3", "devices.7.count=1", "devices.x=1", "duration_s.deep=1", "a=[1"])
+@pytest.mark.parametrize(
+    "wrong", ["novalue", "=3", "devices.7.count=1", "devices.x=1", "devices.²=1", "duration_s.deep=1", "a=[1"]
+)
 def test_a_wrong_setting_is_one_line(wrong: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         scenario_of(with_setting(_document(), wrong))
@@ -148,6 +150,11 @@ def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
         ({"traces": {"format": "counts"}}, "needs a path"),
         ({"catalogue": {"format": "inline"}}, "lists its variants"),
         ({"catalogue": {"format": "sluice"}}, "needs a path"),
+        *(
+            ({section: {"format": kind, "path": path}}, f"^scenario: {section}.path: .* cannot be the path of a file")
+            for section, kind in (("traces", "arrivals"), ("traces", "counts"), ("catalogue", "ramsis-json"))
+            for path in ("a" * 256, "a\0b", "a/" * 2048 + "a")
+        ),
         ({"duration_s": -1}, "duration_s"),
         ({"duration_s": float("nan")}, "duration_s"),
         ({"planner": {"headroom": 0.5}}, "planner.headroom"),
