@@ -32,6 +32,15 @@ class GeneratorSpec(BaseModel):
     spike_s: Positive = 5.0
 
 
+_UNREAD = {
+    "arrivals": ("step_s", "interpolate", "process", "shape", "zipf", "shares", "generator"),
+    "counts": ("generator",),
+    "twitter": ("step_s", "generator"),
+    "generator": ("path", "step_s"),
+}
+"""By format: fields that it does not read."""
+
+
 class TraceSpec(BaseModel):
     """Where arrivals come from and what is done to them, in this order: read, speed, qps, scale, duration, draw."""
 
@@ -63,6 +72,13 @@ class TraceSpec(BaseModel):
             raise ValueError(f"format {self.format} needs a path")
         if self.format == "arrivals" and self.qps is not None:
             raise ValueError("listed arrivals are replayed as they are: use scale instead of qps")
+        for name in _UNREAD[self.format]:
+            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                raise ValueError(f"{name}: does nothing where format is {self.format}; leave it out")
+        if self.shares is not None and self.zipf:
+            raise ValueError("shares and zipf: give one of them")
+        if self.shape != 1.0 and self.process != "gamma":
+            raise ValueError(f"shape: does nothing where process is {self.process}; leave it out, or choose gamma")
         return self
 
     def open(self, apps: Sequence[str], rng: Generator, duration: float | None = None) -> ArrivalSource:

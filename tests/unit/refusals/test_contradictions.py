@@ -95,6 +95,40 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("TraceSpec", {"qps": [1, 2]}, {}, "qps"),
     ("TraceSpec", {"format": "counts", "path": "c"}, {"format": "counts"}, "needs a path"),
     ("TraceSpec", {"format": "arrivals", "path": "c"}, {"format": "arrivals", "path": "c", "qps": [1, 2]}, "scale"),
+    *(
+        (
+            "TraceSpec",
+            {"format": kind, "path": "c", **read},
+            {"format": kind, "path": "c", **read, **unread},
+            f"{next(iter(unread))}: does nothing",
+        )
+        for kind, read, unread in (
+            ("arrivals", {"scale": 2}, {"step_s": 2}),
+            ("arrivals", {"scale": 2}, {"interpolate": "linear"}),
+            ("arrivals", {"speed": 2}, {"process": "uniform"}),
+            ("arrivals", {"speed": 2}, {"shape": 2}),
+            ("arrivals", {"repeat": True}, {"zipf": 1}),
+            ("arrivals", {"repeat": True}, {"shares": {"a": 1}}),
+            ("arrivals", {}, {"generator": {"spikes": 0}}),
+            ("counts", {"step_s": 2, "interpolate": "linear"}, {"generator": {"noise": 0}}),
+            ("twitter", {"zipf": 1}, {"generator": {"noise": 0}}),
+            ("twitter", {"shares": {"a": 1}}, {"step_s": 2}),
+        )
+    ),
+    ("TraceSpec", {"qps": [1, 2]}, {"qps": [1, 2], "path": "c"}, "path: does nothing where format is generator"),
+    ("TraceSpec", {"qps": [1, 2]}, {"qps": [1, 2], "step_s": 2}, "step_s: does nothing"),
+    (
+        "TraceSpec",
+        {"qps": [1, 2], "process": "gamma", "shape": 2},
+        {"qps": [1, 2], "shape": 2},
+        "shape: does nothing where process is poisson",
+    ),
+    (
+        "TraceSpec",
+        {"qps": [1, 2], "shares": {"a": 1}, "zipf": 0},
+        {"qps": [1, 2], "shares": {"a": 1}, "zipf": 1},
+        "shares and zipf",
+    ),
     ("WeaklyHardDocument", {"m": 2, "k": 3}, {"m": 3, "k": 3}, "promise nothing"),
 ]
 """What fields may say each, and not together: a class, what it takes, what it refuses, and what it says of that."""
