@@ -1,6 +1,6 @@
 """A validated scenario made runnable: catalogue, devices, arrivals, and the system with its policies and planner."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -68,6 +68,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
     check_shared(policies.batching.name, scenario.slices.executors, promised)
     scales = scenario.planner.scales
     specs = {name: spec for name, spec in (scenario.apps or {}).items() if spec is not None}
+    sharing = sharing_of(scenario, catalogue)
     tables = rules_of_tables(scenario.tables, policies)
     if tables is not None or policies.batching.name == TableSelection.name:
         check_whole(policies.batching.name, {}, {app: len(catalogue.of_app(app)) for app in catalogue.apps})
@@ -97,7 +98,7 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
             on_demand=scales,
         ),
         admission=_admission(scenario),
-        lengths={name: spec.lengths for name, spec in specs.items() if spec.lengths},
+        lengths=_lengths(specs, catalogue),
         asked={name: tuple(_wish(one) for one in spec.queries) for name, spec in specs.items() if spec.queries},
         load=_load(scenario, first),
         batching=policies.batching.name,
@@ -110,11 +111,19 @@ def build(scenario: Scenario, timer: Callable[[], float]) -> SystemModel:
             patience=scenario.slices.drain_s,
             bound=tuple(name for name, app in first.apps.items() if app.promise.active),
         ),
-        sharing=sharing_of(scenario, catalogue),
+        sharing=sharing,
         exclusive_loads=simulation.loads == "exclusive",
         timing=_timing(simulation, catalogue),
-        faults=_faults(simulation, devices),
+        faults=_faults(simulation, devices, sharing.cuttable),
     )
+
+
+def _lengths(specs: Mapping[str, AppSpec], catalogue: Catalogue) -> dict[str, tuple[int, ...]]:
+    varying = {catalogue.variants[profile.variant].app for profile in catalogue.profiles.values() if profile.shorter}
+    found = {name: spec.lengths for name, spec in specs.items() if spec.lengths}
+    for name in found.keys() - varying:
+        raise ConfigurationError(f"apps.{name}.lengths: the latency of none of its variants goes with the length")
+    return found
 
 
 def _wish(spec: WishSpec) -> OwnWish:
@@ -312,7 +321,8 @@ def _timing(spec: SimulationSpec, catalogue: Catalogue) -> Timing:
     )
 
 
-def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
+def _faults(spec: SimulationSpec, devices: tuple[Device, ...], cuttable: Collection[str]) -> Faults:
+    """``cuttable``: devices whose slices come and go. Raises ConfigurationError for what would hit nothing."""
     faults = Faults(
         tuple(Failure(f.device, f.at_s, f.until_s or inf) for f in spec.failures),
         tuple(Straggler(s.device, s.factor, s.at_s, s.until_s or inf) for s in spec.stragglers),
@@ -329,4 +339,12 @@ def _faults(spec: SimulationSpec, devices: tuple[Device, ...]) -> Faults:
             names = [d.name for d in devices]
             some = ", ".join([*names[:6], "..."] if len(names) > 6 else names)
             raise ConfigurationError(f"simulation.{kind}: no device is called {pattern!r}; there are {some}")
+    for ending in faults.executors:
+        hit = [device for device in devices if hits(ending.device, device)]
+        parts = {part.name for device in hit for part in device.slices}
+        if ending.part not in {"", *parts} and not any(device.name in cuttable for device in hit):
+            raise ConfigurationError(
+                f"simulation.executor_failures: {ending.device} has no slice {ending.part!r}; there are "
+                f"{', '.join(sorted(parts))}"
+            )
     return faults

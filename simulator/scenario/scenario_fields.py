@@ -68,7 +68,7 @@ class WishSpec(Section):
     cost: NotNegative | None = None
     model: Name | None = None
     query_class: QueryClass | None = Field(default=None, alias="class")
-    priority: int = 0
+    priority: int = Field(default=0, ge=0, lt=1 << 31)
     client: Annotated[str, Field(max_length=256)] = ""
     rows: int = Field(default=1, ge=1, le=4096)
 
@@ -126,6 +126,13 @@ class InlineVariant(Section):
     length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     shorter_latency_ms: Mapping[Length, Mapping[str, Latencies]] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _on_its_devices(self) -> "InlineVariant":
+        for length, by_kind in self.shorter_latency_ms.items():
+            if others := sorted(by_kind.keys() - self.latency_ms.keys()):
+                raise ValueError(f"shorter_latency_ms.{length}.{others[0]}: latency_ms has no such device type")
+        return self
+
 
 class CatalogueSpec(Section):
     """Where profiles come from: ``inline`` variants, our own catalogue's folder, or the papers' data.
@@ -149,7 +156,8 @@ class CatalogueSpec(Section):
 
 
 class SliceSpec(Section):
-    """A part of a device. ``profile``: a device type or MIG profile that variants are profiled on.
+    """A part of a device. ``profile``: "whole", or one such as 3g: its latencies are those of the device type
+    ``<type>:3g``, and of GPUs, where nobody gave them, reckoned from the whole one's.
 
     ``instance``: slices that name the same one share its compute and bandwidth, by MPS.
     """
@@ -320,6 +328,12 @@ class NoticeSpec(Section):
     at_s: NotNegative
     deadline_s: Positive
 
+    @model_validator(mode="after")
+    def _told_before(self) -> "NoticeSpec":
+        if self.deadline_s < self.at_s:
+            raise ValueError(f"deadline_s: {self.deadline_s:g} is before at_s, {self.at_s:g}")
+        return self
+
 
 class ProcurementSpec(SpotFields, Section):
     """Spot capacity, as live, taken back by ``notices``. ``start_s``: seconds until a worker that is started serves."""
@@ -412,6 +426,14 @@ class Scenario(Section):
     parameters: Mapping[Name, tuple[Text, ...]] = Field(default_factory=dict)
     systems: Mapping[Name, Mapping[str, Any]] = Field(default_factory=dict)
     reference: Mapping[Text, Mapping[Text, Finite]] = Field(default_factory=dict)
+
+    @field_validator("systems")
+    @classmethod
+    def _of_the_same_seeds(cls, systems: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+        for name, overrides in systems.items():
+            if "seed" in overrides:
+                raise ValueError(f"{name}.seed: all systems are compared with the same seeds; leave it out")
+        return systems
 
     @property
     def routes_by(self) -> PolicySpec:

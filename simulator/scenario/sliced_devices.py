@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.domain.fleet.device import Device, Slice
+from sluicegate.domain.fleet.device import Device, Slice, profile_type
 from sluicegate.planner.geometry.first_cut import first_cut, laid_out, profiled
+from sluicegate.planner.geometry.mig_tables import TABLES
 from sluicegate.policies.batching.registry import takes
 from sluicegate.policies.placement.strategies import sharing
 from sluicegate.profiles.catalogue.catalogue import Catalogue
@@ -39,21 +40,27 @@ def sharing_of(scenario: Scenario, catalogue: Catalogue) -> SharingModel:
             instances |= {(device.name, part.name): part.instance for part in spec.slices if part.instance}
     types = {device.type for device in devices_of(scenario)}
     _check_types("simulation.shared", simulation.shared, types)
-    _check_types("slices.executors", [kind.partition(":")[0] for kind in slices.executors], types)
+    cut = {kind: TABLES[kind].profiles for kind in _cut(scenario)}
+    parts = {profile_type(device.type, part.profile) for device in devices_of(scenario) for part in device.slices}
+    parts |= {profile_type(kind, profile) for kind, profiles in cut.items() for profile in profiles}
+    _check_types("slices.executors", slices.executors, types | parts)
+    for profile in slices.rdf:
+        if not any(profile in profiles for profiles in cut.values()):
+            raise ConfigurationError(f"slices.rdf: no GPU here has slices of profile {profile!r}")
     for variant in simulation.bandwidth:
         if variant not in catalogue.variants:
             raise ConfigurationError(f"simulation.bandwidth: the catalogue has no variant {variant!r}")
         if not instances and not slices.executors:
             raise ConfigurationError(f"simulation.bandwidth: {variant!r} shares nothing; see simulation.shared")
     # What profiles of shared slices say, and what the scenario says of all variants, is one and the same by now.
-    parts = {p.variant: p.fbr for p in catalogue.profiles.values() if p.executors > 1} | dict(simulation.bandwidth)
+    taken = {p.variant: p.fbr for p in catalogue.profiles.values() if p.executors > 1} | dict(simulation.bandwidth)
     by_tables = takes(scenario.policies.batching.name, "tables")  # which count on strict turns
     return SharingModel(
         cuttable=frozenset(cuttable),
         step_s=slices.step_s,
         make_sharing=lambda device: None if by_tables else sharing(slices.choice, device),
         instances=instances,
-        parts=parts,
+        parts=taken,
         executors=slices.executors,
     )
 
@@ -70,14 +77,23 @@ def profiled_on(catalogue: Catalogue, scenario: Scenario) -> Catalogue:
 
     Raises ConfigurationError.
     """
-    found = _specified(scenario)
-    kinds = sorted({device.type for device, spec in found if spec.geometry is not None})
     catalogue = shared(
-        profiled(_measured(catalogue, scenario.simulation.bandwidth), kinds, rdf=scenario.slices.rdf),
+        profiled(_measured(catalogue, scenario.simulation.bandwidth), _cut(scenario), rdf=scenario.slices.rdf),
         scenario.slices.executors,
     )
-    _check(catalogue, [device for device, _ in found])
+    _check(catalogue, devices_of(scenario))
     return catalogue
+
+
+def _cut(scenario: Scenario) -> list[str]:
+    """Types of GPUs that have slices, now or by a plan, of those that their placement table knows."""
+    return sorted(
+        {
+            device.type
+            for device in devices_of(scenario)
+            if device.type in TABLES and any(part.profile in TABLES[device.type].profiles for part in device.slices)
+        }
+    )
 
 
 def _measured(catalogue: Catalogue, parts: Mapping[str, float]) -> Catalogue:
@@ -90,10 +106,10 @@ def _measured(catalogue: Catalogue, parts: Mapping[str, float]) -> Catalogue:
 
 def _check(catalogue: Catalogue, devices: Sequence[Device]) -> None:
     known = set(catalogue.device_types)
-    for device in devices:
-        if device.type not in known:
+    for kind in (profile_type(device.type, part.profile) for device in devices for part in device.slices):
+        if kind not in known:
             raise ConfigurationError(
-                f"devices: nothing is profiled on type {device.type!r}; the catalogue has {', '.join(sorted(known))}"
+                f"devices: nothing is profiled on type {kind!r}; the catalogue has {', '.join(sorted(known))}"
             )
 
 

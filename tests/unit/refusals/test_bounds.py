@@ -97,7 +97,6 @@ FREE = {
     "KafkaOAuthSection.client_secret": "the provider's to judge, and refused where it is missing",
     "KafkaSection.password": "the broker's to judge, and not empty where the protocol needs one",
     "TensorSpecDocument.datatype": "one of those that are known; see the catalogue's tests",
-    "WishSpec.priority": "any whole number",
 }
 """What has no bounds, and why. By class or field."""
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tests.unit.refusals.test_bounds import classes, faults
 
+_VARIANT = {"name": "v", "app": "a", "accuracy": 1}
 DISTINCT = [
     ("Settings", "apps", ["a", "b"]),
     ("Settings", "devices", [{"name": "d0"}, {"name": "d1"}]),
@@ -18,7 +19,7 @@ DISTINCT = [
     (
         "CatalogueSpec",
         "variants",
-        [{"name": name, "app": app, "accuracy": 1, "latency_ms": {}} for name, app in (("v", "a"), ("w", "b"))],
+        [{**_VARIANT, "name": name, "app": app, "latency_ms": {}} for name, app in (("v", "a"), ("w", "b"))],
     ),
 ]
 
@@ -38,12 +39,18 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "queries",
     ),
     ("CatalogueSpec", {"format": "sluice", "path": "c"}, {"format": "sluice"}, "needs a path"),
-    ("CatalogueSpec", {"variants": [{"name": "v", "app": "a", "accuracy": 1, "latency_ms": {}}]}, {}, "lists"),
+    ("CatalogueSpec", {"variants": [{**_VARIANT, "latency_ms": {}}]}, {}, "lists"),
     (
         "DeviceSpec",
         {"geometry": "4g", "type": "g"},
         {"geometry": "4g", "type": "g", "slices": [{"name": "s"}]},
         "geometry",
+    ),
+    (
+        "InlineVariant",
+        {**_VARIANT, "latency_ms": {"cpu": {1: 2}}, "shorter_latency_ms": {8: {"cpu": {1: 1}}}},
+        {**_VARIANT, "latency_ms": {"cpu": {1: 2}}, "shorter_latency_ms": {8: {"cpu": {1: 1}, "gpu": {1: 1}}}},
+        r"shorter_latency_ms\.8\.gpu",
     ),
     ("KafkaSection", {"cert_file": "c", "key_file": "k"}, {"cert_file": "c"}, "go together"),
     ("KafkaSection", {"cert_file": "c", "key_file": "k"}, {"key_file": "k"}, "go together"),
@@ -66,6 +73,12 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"protocol": "SASL_SSL", "username": "u", "password_file": "p"},
         {"protocol": "SASL_SSL", "password": "p"},
         "username",
+    ),
+    (
+        "NoticeSpec",
+        {"device": "d", "at_s": 2, "deadline_s": 2},
+        {"device": "d", "at_s": 2, "deadline_s": 1.9},
+        "1.9 is before at_s, 2",
     ),
     ("PlannerChoice", {"scaling": "ilp", "spare": ["d"]}, {"spare": ["d"]}, "spare"),
     ("PlannerChoice", {"scaling": "greedy"}, {"scaling": "greedy", "geometry": "joint"}, "takes the place"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
+from sluicegate.domain.fleet.device import Slice
 from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.simulator.arrivals.sampling import Chunk
 from sluicegate.simulator.bound import clairvoyant_bound
@@ -185,15 +186,16 @@ def test_time_is_counted_by_kind_of_slice_and_sped_up_by_the_fastest_moments_alo
 
 
 def test_what_nothing_says_of_a_slice_is_as_on_the_whole_device() -> None:
-    slices = [{"name": "left", "profile": "3g"}, {"name": "right", "profile": "4g"}]
-    fleet = Fleet(system(devices=[{"type": "new", "slices": slices}]))
+    model = system(devices=[{"type": "new"}])
+    slices = Slice("left", "3g"), Slice("right", "4g")
+    fleet = Fleet(replace(model, devices=tuple(replace(device, slices=slices) for device in model.devices)))
     left, right = fleet.kinds
     found = [fleet.profile(name, kind) for kind in (left, right) for name in ("v", "w")]
     assert [p.curve("median")(1) if p else None for p in found] == [0.04, 0.03, 0.04, None]
 
 
 def test_slices_that_share_a_processor_take_their_part_of_it_beside_themselves() -> None:
-    slices = [{"name": name, "profile": "half", "instance": "both"} for name in ("left", "right")]
+    slices = [{"name": name, "profile": "3g", "instance": "both"} for name in ("left", "right")]
     fleet = Fleet(system(devices=[{"type": "new", "slices": slices}], simulation={"bandwidth": {"v": 0.25}}))
     assert fleet.capacity.tolist() == [1.0, 2.0]  # the processor, then the two halves
     (kind,) = fleet.kinds

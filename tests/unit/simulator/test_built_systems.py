@@ -150,6 +150,24 @@ def test_an_executor_fails_on_the_slice_that_is_named_or_on_all_and_starts_in_th
     assert faults.executor_start_s == 1.5
 
 
+@pytest.mark.parametrize(
+    ("cut", "part"), [({"geometry": "4g"}, "3g.4"), ({"slices": [{"name": "s", "profile": "4g"}]}, "s")]
+)
+def test_a_slice_of_a_gpu_that_nobody_measured_is_reckoned_from_the_whole_one_however_it_was_cut(
+    cut: dict[str, Any], part: str
+) -> None:
+    variants = [{"name": "v", "app": "a", "accuracy": 0.9, "latency_ms": {"a100": {1: 10}}}]
+    system = built(
+        catalogue={"variants": variants},
+        apps={"a": {"slo_ms": 100}},
+        devices=[{"type": "a100", **cut}],
+        slices={"rdf": {"4g": 1.5}, "executors": {"a100:4g": 2}},
+        simulation={"executor_failures": [{"device": "a1000", "at_s": 1, "slice": part}]},
+    )
+    profile = system.catalogue.profiles["v", "a100:4g"]
+    assert profile.points[0].median == pytest.approx(2 * 0.015) and profile.executors == 2
+
+
 def test_devices_have_what_the_file_says_in_bytes_and_money() -> None:
     devices = [
         {"type": "cpu", "memory_mb": 5, "price": 1.5, "spot": True},

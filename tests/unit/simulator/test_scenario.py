@@ -155,6 +155,7 @@ def _spell(section: str, field: str, **what: Any) -> dict[str, Any]:
             for section, kind in (("traces", "arrivals"), ("traces", "counts"), ("catalogue", "ramsis-json"))
             for path in ("a" * 256, "a\0b", "a/" * 2048 + "a")
         ),
+        ({"systems": {"s": {"seed": 1}}}, "systems: s.seed: all systems are compared with the same seeds"),
         ({"duration_s": -1}, "duration_s"),
         ({"duration_s": float("nan")}, "duration_s"),
         ({"planner": {"headroom": 0.5}}, "planner.headroom"),
@@ -203,7 +204,18 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
         ({"planner": {"demand": {"beta": 1}}}, "planner.demand.beta"),
         ({"simulation": {"failures": [{"device": "gpu*", "at_s": 1}]}}, "no device is called 'gpu"),
         ({"simulation": {"shared": ["nope"]}}, r"simulation.shared: no device is of type 'nope'; there are "),
-        ({"slices": {"executors": {"nope:3g": 2}}}, r"slices.executors: no device is of type 'nope'"),
+        ({"slices": {"executors": {"nope:3g": 2}}}, r"slices.executors: no device is of type 'nope:3g'; "),
+        ({"slices": {"executors": {"cpu:3g": 2}}}, r"slices.executors: no device is of type 'cpu:3g'; there are cpu$"),
+        ({"slices": {"rdf": {"3g": 2}}}, r"^slices.rdf: no GPU here has slices of profile '3g'$"),
+        (
+            {"devices": [{"type": "cpu", "slices": [{"name": "s"}, {"name": "t", "profile": "cpu"}]}]},
+            "^devices: nothing is profiled on type 'cpu:cpu'; the catalogue has cpu$",
+        ),
+        (
+            {"simulation": {"executor_failures": [{"device": "cpu*", "at_s": 1, "slice": "3g.4"}]}},
+            r"^simulation.executor_failures: cpu\* has no slice '3g.4'; there are whole$",
+        ),
+        ({"apps": {"a": {"slo_ms": 100, "lengths": [8, 64]}}}, "^apps.a.lengths: the latency of none of its variants"),
         ({"catalogue": {"format": "proteus-csv", "path": "/none", "options": {"x": 1}}}, "no such option"),
         (
             {"apps": {"a": {"slo_ms": 100, "min_accuracy": 0.91}}},
