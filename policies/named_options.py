@@ -35,14 +35,17 @@ def factory_of(
             )
     make = partial(
         made,
-        **{option: _typed(f"{kind} policy {name!r}: {option}", types[option], options[option]) for option in options},
+        **{option: typed(f"{kind} policy {name!r}: {option}", types[option], options[option]) for option in options},
     )
     make(*first)  # a bad value is an error now
     return make
 
 
-def _typed(what: str, kind: Any, value: Any) -> Any:
-    """``value`` itself, or what it says where that is of another type, such as a pair in YAML."""
+def typed(what: str, kind: Any, value: Any) -> Any:
+    """``value`` itself, or what it says where that is of another type, such as a pair in YAML.
+
+    Raises ConfigurationError that begins with ``what`` for one that is none of ``kind``.
+    """
     try:
         read = TypeAdapter(kind, config=_CONFIG).validate_python(value)
     except ValidationError as error:

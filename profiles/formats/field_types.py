@@ -16,6 +16,8 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+LoadTime = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+"""Seconds that a variant takes to be loaded."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]

@@ -12,7 +12,7 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
@@ -20,6 +20,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.field_types import LoadTime, Name, Seconds
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 """Those measured; the artifact's own simulator and program use 1 to 8."""
@@ -38,11 +39,11 @@ _Table = dict[tuple[str, str], dict[int, BatchLatency]]
 def load_proteus(
     folder: Path,
     *,
-    batch_sizes: Collection[int] = BATCH_SIZES,
-    slo: float | str | Mapping[str, float] = 0.3,
-    variants: str = "model_variants",
-    families: Collection[str] | None = None,
-    load: float = 1.0,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    slo: Seconds | str | Mapping[str, Seconds] = 0.3,
+    variants: Name = "model_variants",
+    families: Sequence[str] | None = None,
+    load: LoadTime = 1.0,
 ) -> Catalogue:
     """The catalogue in ``folder``.
 

@@ -6,7 +6,7 @@ microseconds (batch sizes not measured filled by regression, made non-decreasing
 scripts choose among. Rules. An application is a task. One device type, "cpu4".
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +18,7 @@ from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.formats.field_types import LoadTime, Seconds
 
 DEVICE_TYPE = "cpu4"
 SLOS: Mapping[str, float] = {"image": 0.15, "text": 0.1}
@@ -52,12 +53,12 @@ class _File(_Part):
 def load_ramsis(
     path: Path,
     *,
-    tasks: Collection[str] = ("image", "text"),
+    tasks: Sequence[str] = ("image", "text"),
     models: Literal["pareto", "all"] = "pareto",
     table: Literal["measured", "artifact"] = "measured",
     max_batch: int = 32,
-    slo: Mapping[str, float] = SLOS,
-    load: float = 1.0,
+    slo: Mapping[str, Seconds] = SLOS,
+    load: LoadTime = 1.0,
 ) -> Catalogue:
     """The catalogue in ``path`` (profiles.json or its folder).
 

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from numpy.random import Generator
 
@@ -22,6 +21,7 @@ from sluicegate.policies.admission.sustainable import SustainableAdmission
 from sluicegate.policies.batching.registry import STATIONS, batching, check_shared, check_whole
 from sluicegate.policies.mdp_serving.jellyfish_model_switching import ModelSwitching, PublishedModelSwitching
 from sluicegate.policies.mdp_serving.table_policy import TableSelection
+from sluicegate.policies.named_options import typed
 from sluicegate.policies.placement.model_staging import Staging
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.policies.routing.packing import Packing
@@ -247,22 +247,25 @@ def _read(spec: CatalogueSpec, apps: Mapping[str, AppSpec | None] | None) -> Cat
     path = spec.path or Path()
     match spec.format:
         case "inline":
+            _check_options(spec, {})
             return _inline(spec.variants, apps or {})
         case "sluice":
-            _check_options(spec, ())
+            _check_options(spec, {})
             return load_catalogue(path, verify=False)
         case "proteus-csv":
-            return load_proteus(path, **_check_options(spec, tuple(signature(load_proteus).parameters)))
+            return load_proteus(path, **_check_options(spec, get_type_hints(load_proteus, include_extras=True)))
         case "ramsis-json":
-            return load_ramsis(path, **_check_options(spec, tuple(signature(load_ramsis).parameters)))
+            return load_ramsis(path, **_check_options(spec, get_type_hints(load_ramsis, include_extras=True)))
 
 
-def _check_options(spec: CatalogueSpec, allowed: tuple[str, ...]) -> dict[str, Any]:
+def _check_options(spec: CatalogueSpec, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """``hints``: of a reader, whose first argument is the path."""
+    allowed = [name for name in hints if name != "return"][1:]
     for option in spec.options:
-        if option not in allowed[1:]:
-            known = ", ".join(allowed[1:]) or "none"
+        if option not in allowed:
+            known = ", ".join(allowed) or "none"
             raise ConfigurationError(f"catalogue.options.{option}: {spec.format} has no such option; it takes {known}")
-    return dict(spec.options)
+    return {name: typed(f"catalogue.options.{name}", hints[name], value) for name, value in spec.options.items()}
 
 
 def _inline(variants: tuple[InlineVariant, ...], apps: Mapping[str, AppSpec | None]) -> Catalogue:

@@ -17,6 +17,7 @@ from sluicegate.profiles.formats.catalogue_json import WeaklyHardDocument
 from sluicegate.profiles.formats.field_types import (
     Factor,
     Finite,
+    LoadTime,
     Name,
     Names,
     NotNegative,
@@ -41,8 +42,6 @@ from sluicegate.simulator.scenario.section import Section
 
 Period = Annotated[float, Field(ge=1e-3, le=1e7, allow_inf_nan=False)]
 """Seconds: so many that a clock moves by them, however far from 0 it is in a run."""
-Before = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
-"""Seconds, by which a run begins before the first arrival."""
 Length = Annotated[int, Field(ge=1, le=1 << 24)]
 Latencies = Mapping[Annotated[int, Field(ge=1, le=4096)], Positive | tuple[Positive, Positive]]
 
@@ -121,7 +120,7 @@ class InlineVariant(Section):
     app: Name
     accuracy: Share
     memory_mb: NotNegative = 0.0
-    load_s: Before = 1.0
+    load_s: LoadTime = 1.0
     latency_ms: Mapping[str, Latencies]
     length: Annotated[int, Field(ge=0, le=1 << 24)] = 0
     shorter_latency_ms: Mapping[Length, Mapping[str, Latencies]] = Field(default_factory=dict)
@@ -152,6 +151,10 @@ class CatalogueSpec(Section):
             raise ValueError("an inline catalogue lists its variants")
         if self.format != "inline" and self.path is None:
             raise ValueError(f"format {self.format} needs a path")
+        if self.format == "inline" and self.path is not None:
+            raise ValueError("path: an inline catalogue has none; leave it out")
+        if self.format != "inline" and self.variants:
+            raise ValueError(f"variants: format {self.format} reads them; leave them out")
         return self
 
 
@@ -280,7 +283,7 @@ class SimulationSpec(Section):
     hop_spread_ms: NotNegative = 0.0
     control_ms: NotNegative = 0.0
     heartbeat_s: Period = 0.5
-    warm_up_s: Before | None = None
+    warm_up_s: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)] | None = None
     drain_s: Positive = 600.0
     loads: Literal["beside", "exclusive"] = "beside"
     shared: Names = ()

@@ -41,6 +41,18 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("CatalogueSpec", {"format": "sluice", "path": "c"}, {"format": "sluice"}, "needs a path"),
     ("CatalogueSpec", {"variants": [{**_VARIANT, "latency_ms": {}}]}, {}, "lists"),
     (
+        "CatalogueSpec",
+        {"variants": [{**_VARIANT, "latency_ms": {}}]},
+        {"variants": [{**_VARIANT, "latency_ms": {}}], "path": "c"},
+        "path: an inline catalogue",
+    ),
+    (
+        "CatalogueSpec",
+        {"format": "sluice", "path": "c"},
+        {"format": "sluice", "path": "c", "variants": [{**_VARIANT, "latency_ms": {}}]},
+        "variants: format sluice reads them",
+    ),
+    (
         "DeviceSpec",
         {"geometry": "4g", "type": "g"},
         {"geometry": "4g", "type": "g", "slices": [{"name": "s"}]},

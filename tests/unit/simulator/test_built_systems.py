@@ -1,6 +1,8 @@
 """Scenarios made into systems: each field in the engine's unit, and what does not fit together refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.promises.keeper import Hops
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
+from sluicegate.profiles.formats.proteus_csv import load_proteus
+from sluicegate.profiles.formats.ramsis_json import load_ramsis
 from sluicegate.simulator.bound import Bound
 from sluicegate.simulator.engine.elastic_control import CapacityModel
 from sluicegate.simulator.engine.faults import ExecutorFailure
@@ -404,6 +408,7 @@ def test_solving_may_take_its_time_where_it_is_scaled_and_only_there_and_planner
     ("catalogue", "said"),
     [
         ({"format": "sluice", "path": "/none", "options": {"x": 1}}, "sluice has no such option; it takes none"),
+        ({**document()["catalogue"], "options": {"x": 1}}, "inline has no such option; it takes none"),
         ({"format": "ramsis-json", "path": "/none", "options": {"x": 1}}, "it takes .*max_batch"),
     ],
 )
@@ -412,6 +417,45 @@ def test_an_option_that_a_reader_does_not_know_is_told_with_those_that_it_knows(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         built(catalogue=catalogue, apps=None)
+
+
+_NO_TIME = (nan, inf, -5, "x")
+READERS: dict[str, tuple[Callable[..., Catalogue], dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]]] = {
+    "proteus-csv": (
+        load_proteus,
+        {
+            "batch_sizes": (([1, 2], (4,)), (3, "12", ["x"], None)),
+            "slo": ((0.2, "1x", {"bert": 2}), (0, nan, inf, [1], {"bert": -1})),
+            "variants": (("model_variants",), (3, "", "../x", "a" * 201)),
+            "families": ((["bert"], None), (3, "bert", [3])),
+            "load": ((0, 3600.0), (3601, *_NO_TIME)),
+        },
+    ),
+    "ramsis-json": (
+        load_ramsis,
+        {
+            "tasks": ((["text"],), (3, "text", [3], None)),
+            "models": (("all",), ("none", 3)),
+            "table": (("measured", "artifact"), ("none", 3)),
+            "max_batch": ((1, 33), ("x", 1.5, nan, None)),
+            "slo": (({"text": 0.2},), (0.2, {"text": 0}, {"text": nan}, None)),
+            "load": ((0, 3600.0), (3601, *_NO_TIME)),
+        },
+    ),
+}
+"""Options of readers of catalogues: values that each takes, and that it refuses."""
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_option_of_a_reader_takes_what_it_can_be_and_refuses_the_rest_by_its_name(kind: str) -> None:
+    reader, options = READERS[kind]
+    assert [*options] == [*signature(reader).parameters][1:]
+    for option, (good, bad) in options.items():
+        for value in (*good, *bad):
+            with pytest.raises(ConfigurationError) as refused:
+                built(catalogue={"format": kind, "path": "/none", "options": {option: value}})
+            named = str(refused.value).startswith(f"catalogue.options.{option}: ")
+            assert named is (value in bad), (option, value)
 
 
 @pytest.mark.parametrize("geometry", ["nonsense", "7g+7g", "4g+4g"])
