@@ -195,7 +195,7 @@ def catalogue_of(scenario: Scenario) -> Catalogue:
     whole = _read(scenario.catalogue, scenario.apps)
     names = _app_names(scenario, whole)
     specs = scenario.apps or {}
-    apps = [_promised(asking(whole.apps[name], specs.get(name)), scenario) for name in names]
+    apps = [_promised(_sized(asking(whole.apps[name], specs.get(name)), specs.get(name)), scenario) for name in names]
     variants = [v for v in whole.variants.values() if v.app in names]
     kept = {v.name for v in variants}
     profiles = [p for p in whole.profiles.values() if p.variant in kept]
@@ -203,6 +203,20 @@ def catalogue_of(scenario: Scenario) -> Catalogue:
     if without:
         raise ConfigurationError(f"apps.{without[0]}: the catalogue has no variant of it")
     return Catalogue.of(apps, variants, profiles)
+
+
+def _sized(app: App, spec: AppSpec | None) -> App:
+    """With the rows that one of its queries may carry. Raises ConfigurationError where some carry more."""
+    if spec is None:
+        return app
+    most = spec.max_rows or app.max_rows
+    for number, wish in enumerate(spec.queries):
+        if wish.rows > most:
+            raise ConfigurationError(
+                f"apps.{app.name}.queries.{number}.rows: {wish.rows}, and a query may carry {most}: "
+                f"give fewer, or a greater apps.{app.name}.max_rows"
+            )
+    return replace(app, max_rows=most)
 
 
 def _promised(app: App, scenario: Scenario) -> App:

@@ -95,10 +95,12 @@ class AppSpec(AppAsks):
     """An app, as it is registered at the start, unless ``at_start`` says that it comes later.
 
     ``lengths``: those of its queries' inputs, all equally likely, where its variants' latency goes with the length.
-    ``queries``: what some of them ask of their own.
+    ``queries``: what some of them ask of their own. ``max_rows``: that one may carry; as in the catalogue where left
+    out, 16 where that is inline.
     """
 
     at_start: bool = True
+    max_rows: Annotated[int, Field(ge=1, le=4096)] | None = None
     lengths: Annotated[tuple[Length, ...], Field(max_length=100_000)] = ()
     queries: tuple[WishSpec, ...] = ()
 

@@ -98,6 +98,11 @@ def test_an_inline_scenario_says_what_it_says() -> None:
     assert [d.name for d in devices_of(scenario)] == ["cpu0", "cpu1"]
 
 
+def test_queries_carry_as_many_rows_as_their_app_takes() -> None:
+    asks = {"slo_ms": 100, "max_rows": 17, "queries": [{"share": 0.1, "rows": 17}]}
+    assert catalogue_of(scenario_of(_document(apps={"a": asks}))).apps["a"].max_rows == 17
+
+
 def test_devices_of_one_type_are_numbered_through() -> None:
     devices = [{"type": "cpu", "count": 2}, {"type": "cpu"}, {"type": "gpu4", "count": 2}, {"type": "cpu", "name": "x"}]
     named = [d.name for d in devices_of(scenario_of(_document(devices=devices)))]
@@ -214,6 +219,14 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
         (
             {"simulation": {"executor_failures": [{"device": "cpu*", "at_s": 1, "slice": "3g.4"}]}},
             r"^simulation.executor_failures: cpu\* has no slice '3g.4'; there are whole$",
+        ),
+        (
+            {"apps": {"a": {"slo_ms": 100, "queries": [{"share": 0.1, "rows": 16}, {"share": 0.1, "rows": 17}]}}},
+            r"^apps.a.queries.1.rows: 17, and a query may carry 16: give fewer, or a greater apps.a.max_rows$",
+        ),
+        (
+            {"apps": {"a": {"slo_ms": 100, "max_rows": 2, "queries": [{"share": 0.1, "rows": 3}]}}},
+            r"^apps.a.queries.0.rows: 3, and a query may carry 2: ",
         ),
         ({"apps": {"a": {"slo_ms": 100, "lengths": [8, 64]}}}, "^apps.a.lengths: the latency of none of its variants"),
         ({"catalogue": {"format": "proteus-csv", "path": "/none", "options": {"x": 1}}}, "no such option"),
