@@ -32,13 +32,8 @@ class GeneratorSpec(BaseModel):
     spike_s: Positive = 5.0
 
 
-_UNREAD = {
-    "arrivals": ("step_s", "interpolate", "process", "shape", "zipf", "shares", "generator"),
-    "counts": ("generator",),
-    "twitter": ("step_s", "generator"),
-    "generator": ("path", "step_s"),
-}
-"""By format: fields that it does not read."""
+_OF_RATES = ("step_s", "interpolate", "process", "shape", "zipf", "shares")
+"""Fields that say how arrivals are drawn from a rate."""
 
 
 class TraceSpec(BaseModel):
@@ -72,9 +67,9 @@ class TraceSpec(BaseModel):
             raise ValueError(f"format {self.format} needs a path")
         if self.format == "arrivals" and self.qps is not None:
             raise ValueError("listed arrivals are replayed as they are: use scale instead of qps")
-        for name in _UNREAD[self.format]:
-            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                raise ValueError(f"{name}: does nothing where format is {self.format}; leave it out")
+        for name in _OF_RATES if self.format == "arrivals" else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: listed arrivals are replayed as they are; leave it out")
         if self.shares is not None and self.zipf:
             raise ValueError("shares and zipf: give one of them")
         if self.shape != 1.0 and self.process != "gamma":

@@ -123,25 +123,24 @@ CLASHES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *(
         (
             "TraceSpec",
-            {"format": kind, "path": "c", **read},
-            {"format": kind, "path": "c", **read, **unread},
-            f"{next(iter(unread))}: does nothing",
+            {"format": "counts", **drawn},
+            {"format": "arrivals", **drawn},
+            f"{[*drawn][-1]}: listed arrivals",
         )
-        for kind, read, unread in (
-            ("arrivals", {"scale": 2}, {"step_s": 2}),
-            ("arrivals", {"scale": 2}, {"interpolate": "linear"}),
-            ("arrivals", {"speed": 2}, {"process": "uniform"}),
-            ("arrivals", {"speed": 2}, {"shape": 2}),
-            ("arrivals", {"repeat": True}, {"zipf": 1}),
-            ("arrivals", {"repeat": True}, {"shares": {"a": 1}}),
-            ("arrivals", {}, {"generator": {"spikes": 0}}),
-            ("counts", {"step_s": 2, "interpolate": "linear"}, {"generator": {"noise": 0}}),
-            ("twitter", {"zipf": 1}, {"generator": {"noise": 0}}),
-            ("twitter", {"shares": {"a": 1}}, {"step_s": 2}),
+        for drawn in (
+            {"path": "c", "step_s": 2},
+            {"path": "c", "interpolate": "linear"},
+            {"path": "c", "process": "uniform"},
+            {"path": "c", "zipf": 1},
+            {"path": "c", "shares": {"a": 1}},
         )
     ),
-    ("TraceSpec", {"qps": [1, 2]}, {"qps": [1, 2], "path": "c"}, "path: does nothing where format is generator"),
-    ("TraceSpec", {"qps": [1, 2]}, {"qps": [1, 2], "step_s": 2}, "step_s: does nothing"),
+    (
+        "TraceSpec",
+        {"format": "arrivals", "path": "c", "scale": 2, "speed": 2, "repeat": True},
+        {"format": "arrivals", "path": "c", "shape": 2},
+        "shape: listed arrivals",
+    ),
     (
         "TraceSpec",
         {"qps": [1, 2], "process": "gamma", "shape": 2},
