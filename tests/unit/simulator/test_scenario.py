@@ -14,6 +14,7 @@ from reproduce.protean.slices.slices_fields import BOUND, KIND, slice_scenario
 from reproduce.protean.slices.systems import system_of
 from sluicegate.domain.errors import ConfigurationError, SluiceError
 from sluicegate.domain.models.app import QueryClass
+from sluicegate.profiles.catalogue.catalogue_folder import save_catalogue
 from sluicegate.profiles.formats.bounded_yaml import parsed
 from sluicegate.simulator.engine.faults import Faults
 from sluicegate.simulator.engine.system_model import Timing
@@ -28,6 +29,7 @@ from sluicegate.simulator.scenario import (
     with_setting,
 )
 from sluicegate.simulator.scenario.experiment import mean_and_half_width, run_once, systems_of
+from tests.harness import toy_catalogue
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "scenarios"
 
@@ -451,7 +453,7 @@ EVERY = pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lam
 
 @EVERY
 def test_every_example_says_what_it_is_and_so_do_its_systems(path: Path) -> None:
-    document = read_scenario(path, {"SLUICE_DATA": "/papers"})
+    document = read_scenario(path, {"SLUICE_DATA": "/papers", "SLUICE_HOME": "/home"})
     if document.get("kind") == KIND:
         slices = slice_scenario(document)
         assert slices.description
@@ -463,9 +465,13 @@ def test_every_example_says_what_it_is_and_so_do_its_systems(path: Path) -> None
 
 
 @EVERY
-def test_every_example_has_its_apps_and_their_arrivals(path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_example_has_its_apps_and_their_arrivals(
+    path: Path, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     needs = "${SLUICE_DATA}" in path.read_text()
-    document = read_scenario(path, {"SLUICE_DATA": str(request.getfixturevalue("sluice_data"))} if needs else {})
+    given = {"SLUICE_DATA": str(request.getfixturevalue("sluice_data"))} if needs else {}
+    save_catalogue(tmp_path / "registered", toy_catalogue(apps=("clouds",)), {})
+    document = read_scenario(path, given | {"SLUICE_HOME": str(tmp_path)})
     if document.get("kind") == KIND:
         return
     base = scenario_of(document)
