@@ -83,8 +83,9 @@ def preloaded(fleet: Fleet) -> dict[str, int]:
     return {}
 
 
-def horizontal(chosen: Mapping[str, str], patience: int = 30) -> Rule:
-    """SM+: each app's one variant, replicated as the load goes; one is removed after ``patience`` ticks of idleness."""
+def horizontal(chosen: Mapping[str, str]) -> Rule:
+    """SM+: each app's one variant, replicated as the load goes; one is removed after as many ticks of idleness as it
+    takes to load, as by the greedy."""
     idle = dict.fromkeys(chosen, 0)
 
     def rule(fleet: Fleet) -> Mapping[str, int]:
@@ -97,7 +98,7 @@ def horizontal(chosen: Mapping[str, str], patience: int = 30) -> Rule:
             idle[app] = idle[app] + 1 if wanted < have else 0
             if wanted > have and fits:
                 changes[name] = min(wanted - have, fits)
-            elif idle[app] >= patience:
+            elif idle[app] >= max(1, ceil(v.load)):
                 idle[app] = 0
                 changes[name] = -1
         return changes

@@ -46,10 +46,14 @@ def test_what_loads_costs_at_once_and_answers_when_it_is_loaded() -> None:
     assert found.cost == pytest.approx(3.0 * 10 / 3600)
 
 
-def test_replicas_are_given_back_only_after_a_while_of_idleness() -> None:
-    load = {"a": [700.0] * 20 + [1500.0] * 20 + [700.0] * 60}
-    found = simulate(horizontal({"a": "C"}, patience=30), TABLE_2, load, SLO, start={"C": 1})
-    assert found.changes == (20, 69)
+@pytest.mark.parametrize(("name", "load", "wait"), [("C", 700.0, 6), ("B", 90.0, 3)])
+def test_replicas_are_given_back_after_the_same_while_of_idleness_as_by_the_greedy(
+    name: str, load: float, wait: int
+) -> None:
+    (only,) = (v for v in TABLE_2 if v.name == name)
+    series = {"a": [load] * 20 + [2 * load] * 20 + [load] * 20}
+    for rule in (horizontal({"a": name}), model_less()):
+        assert simulate(rule, [only], series, SLO, start={name: 1}).changes == (20, 40 + wait - 1)
 
 
 def test_fixed_instances_hold_the_peak_and_take_the_next_fastest_where_hardware_ends() -> None:
