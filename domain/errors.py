@@ -1,5 +1,7 @@
 """Errors that name the field, its value and the remedy, split by who can mend them."""
 
+from typing_extensions import override
+
 
 class SluiceError(Exception):
     """Root of every error raised on purpose."""
@@ -15,6 +17,11 @@ class InvalidInputError(SluiceError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+    @override
+    def __reduce__(self) -> tuple[type["InvalidInputError"], tuple[str, str]]:
+        """As it is made, so that it comes back whole from another process."""
+        return type(self), (self.field, self.problem)
 
 
 class ConfigurationError(SluiceError):

@@ -15,6 +15,8 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
+from math import inf, nan
 from pathlib import Path
 
 from reproduce import infaas, protean, proteus, ramsis, spread_drop
@@ -42,13 +44,15 @@ def main() -> int:
     )
     parser.add_argument("figures", nargs="+", metavar="FIGURE", help=f"all, {', '.join(PAPERS)}; {', '.join(ALL)}")
     parser.add_argument("--out", type=Path, default=Path("reports/reproduce"))
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--seeds", type=int, help="how many, where arrivals are drawn")
-    parser.add_argument("--seconds", type=float, help="length of each run; default: all of a trace, or the paper's own")
+    parser.add_argument("--seed", type=partial(_whole, least=0), default=0, help="the first")
+    parser.add_argument("--seeds", type=_whole, help="how many, where arrivals are drawn")
+    parser.add_argument(
+        "--seconds", type=_seconds, help="length of each run, 1 at least; default: all of a trace, or the paper's own"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, a minute or two a figure")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="RAMSIS: at once")
-    parser.add_argument("--speed", type=int, default=1, help="RAMSIS 5: plays the trace so many times as fast")
-    parser.add_argument("--phases", type=int, default=1, help="RAMSIS 5: groups of turns that tables tell apart")
+    parser.add_argument("--processes", type=_whole, default=os.cpu_count() or 1, help="RAMSIS: at once")
+    parser.add_argument("--speed", type=_whole, default=1, help="RAMSIS 5: plays the trace so many times as fast")
+    parser.add_argument("--phases", type=_whole, default=1, help="RAMSIS 5: groups of turns that tables tell apart")
     parser.add_argument("--panel", help='RAMSIS: only this one, as in "image, 150"')
     parser.add_argument("--at", type=_places, help="RAMSIS: only these places (x), as in 60,70")
     asked = parser.parse_args()
@@ -88,8 +92,29 @@ def _papers_of(figure: str) -> list[str]:
     return [paper for paper in PAPERS if figure.startswith(f"{paper}-")]
 
 
+def _whole(text: str, least: int = 1) -> int:
+    """A whole number, ``least`` or more."""
+    if not text.removeprefix("-").isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A length of runs."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = nan
+    if not 1.0 <= seconds < inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 1 or more, not {text!r}")
+    return seconds
+
+
 def _places(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split(",")))
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas between them, not {text!r}") from None
 
 
 def _command(name: str) -> str:

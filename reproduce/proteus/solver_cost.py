@@ -22,7 +22,7 @@ LITERAL_S = 20.0
 
 def figure_10(options: Options) -> Result:
     """CPU seconds; each dimension alone, the others as in the published cluster."""
-    folder = papers_data("proteus").parent
+    folder = papers_data("proteus/milp_oracle.json").parents[1]
     base = published(folder, 40, WINDOW, SCALE)
     dimensions: dict[str, tuple[tuple[int, ...], Callable[[int], Problem]]] = {
         "devices": (DEVICES, lambda n: published(folder, n, WINDOW, SCALE)),

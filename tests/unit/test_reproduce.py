@@ -147,3 +147,47 @@ def test_model_less_serving_is_run_for_long_unless_it_is_to_be_quick(
     assert {(len(found), len(found[0].by_tick)) for found in runs.values()} == {(1, 60)}
     short, usual = infaas.figure_6(Options(seconds=60.0)).rows, infaas.figure_6(Options()).rows
     assert all(a != b for a, b in zip(short[1:], usual[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *[(f"--{name}", value) for name in ("seeds", "processes", "speed", "phases") for value in ("0", "-1", "two")],
+        ("--seed", "-1"),
+        *[("--seconds", value) for value in ("-3", "0.5", "nan", "inf", "ten")],
+        ("--at", "60,x"),
+    ],
+)
+def test_a_number_that_means_nothing_is_refused_with_its_option(
+    option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce", "spread-drop-4", "--quick", "--out", str(tmp_path), option, value])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"argument {option}: must be" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_among_the_papers_data_is_named_and_other_figures_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "proteus").mkdir()
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path))
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["reproduce", "proteus-10", "spread-drop-4", "--quick", "--out", str(out)])
+    assert main() == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("proteus-10: ") and "has no proteus/milp_oracle.json" in told
+    assert {file.stem for file in out.iterdir()} == {"spread-drop-4"}
+
+
+def test_a_malformed_profile_is_told_from_the_processes_that_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ramsis").mkdir()
+    (tmp_path / "ramsis" / "profiles.json").write_text("{}")
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path))
+    out = ["--quick", "--processes", "1", "--panel", "image, 150", "--at", "2000", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["reproduce", "ramsis-7", *out])
+    assert main() == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("ramsis-7: ")
