@@ -136,22 +136,29 @@ def reconfiguration(options: Options) -> Result:
     steps: dict[str, list[tuple[float, Mapping[str, int]]]] = {}
     marks: Sequence[tuple[float, str]] = ()
     counts: dict[str, int] = {}
+    starts: list[str] = []
     for label in ("protean", "joint"):
         world = world_of(one, label, workload_of(one, options.seed), options.seed)
         now = {g.name: g.geometry for g in world.gpus}
         world.run()
         history: list[tuple[float, Mapping[str, int]]] = [(0.0, _count(now))]
+        starts.append(f"{label} as {', '.join(_count(now))}")
         for at, gpu, geometry in world.recut:
             now[gpu] = geometry
             history.append((at, _count(now)))
         steps[label], marks = history, world.workload.best_effort
         counts[label] = len(world.recut)
         print(f"  {label}: {counts[label]} GPUs cut anew", flush=True)
-    rows = [("a change takes", "about 2 s", "2 s and the drain"), ("GPUs changed at a time", "30 %", "at most 2 of 8")]
+    at_a_time = f"at most {world.reconfigurator.limit} of {len(world.gpus)}"
+    rows = [
+        ("a change takes", "about 2 s", f"{world.rules.reshape_s:g} s and the drain"),
+        ("GPUs changed at a time", "30 %", at_a_time),
+    ]
     rows += [(f"GPUs cut anew, {label}", "", str(n)) for label, n in counts.items()]
     return Result(
         "geometry while the best-effort model changes",
-        "ShuffleNetV2 strict; best effort is redrawn every 20 s from the heavy models; GPUs start as 4g+2g+1g.",
+        f"ShuffleNetV2 strict; best effort is redrawn every {one.workload.redraw_s:g} s from the heavy models; GPUs"
+        f" start with {', '.join(starts)}.",
         [("GPUs by geometry", over_time(steps, marks, seconds_of(options)))],
         [beside("Fig. 7", rows)],
         [],

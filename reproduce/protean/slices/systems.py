@@ -41,13 +41,15 @@ class System:
     keep_alive_s: float | None = None
 
 
+_PROTEAN = System(placement="strict-first", reconfiguration="protean", geometry="4g+3g", procurement="hybrid")
+
 SYSTEMS: Mapping[str, System] = {
     "joint": System(placement="strict-room", reconfiguration="joint", procurement="hybrid"),
-    "protean": System(placement="strict-first", reconfiguration="protean", geometry="4g+3g", procurement="hybrid"),
+    "protean": _PROTEAN,
     # PROTEAN's geometry with our queue, and ours with its: whose share of a gain is what.
-    "protean-queue": System(placement="strict-room", reconfiguration="protean", procurement="hybrid"),
+    "protean-queue": replace(_PROTEAN, placement="strict-room"),
     "joint-geometry": System(placement="strict-first", reconfiguration="joint", procurement="hybrid"),
-    "protean-published": System(placement="strict-first", reconfiguration="protean-published", procurement="hybrid"),
+    "protean-published": replace(_PROTEAN, reconfiguration="protean-published"),
     "oracle": System(placement="strict-room", reconfiguration="oracle", procurement="hybrid"),
     "infless": System(placement="fifo-shared", geometry="7g"),
     "molecule": System(placement="fifo-time-shared", geometry="7g"),
@@ -56,7 +58,7 @@ SYSTEMS: Mapping[str, System] = {
     "mps-mig": System(placement="round-robin-shared", geometry="4g+3g"),
     "smart": System(placement="class-slices", geometry="4g+3g"),
     "gpulet": System(placement="capped-shared", geometry="7g"),
-    "spot-only": System(placement="strict-first", reconfiguration="protean", procurement="spot-only"),
+    "spot-only": replace(_PROTEAN, procurement="spot-only"),
 }
 """By name."""
 
