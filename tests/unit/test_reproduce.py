@@ -10,7 +10,7 @@ from reproduce.__main__ import ALL, PAPERS, main
 from reproduce.figure import Options, TraceOptions
 from reproduce.infaas import figures as infaas
 from reproduce.ramsis import figures as ramsis
-from reproduce.spread_drop.figures import COUNTED, figure_3, said_6
+from reproduce.spread_drop.figures import COUNTED, figure_3, figure_5, said_6
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:
@@ -84,7 +84,7 @@ def test_what_a_figure_says_of_its_numbers_is_counted_from_them() -> None:
     assert "fewer at 1 of 2 loads" in by_slo
     assert counted.endswith("none to compare with, in so short runs.")
     gamma[1][COUNTED] = 0.03
-    assert said_6(gamma)[2].endswith("): 90 %: early drop 3.0x, AIMD 4.0x.")
+    assert said_6(gamma)[2].endswith("counted so: 90 %: early drop 3.0x, AIMD 4.0x.")
 
 
 def test_a_seed_draws_other_arrivals_for_selection_tables_too(
@@ -191,3 +191,11 @@ def test_a_malformed_profile_is_told_from_the_processes_that_read_it(
     monkeypatch.setattr(sys, "argv", ["reproduce", "ramsis-7", *out])
     assert main() == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("ramsis-7: ")
+
+
+def test_what_is_said_of_the_worst_ten_is_counted_from_the_rows() -> None:
+    made = figure_5(Options(quick=True))
+    full = [row["arrivals"] for row in made.rows if row["early-drop"] == 10]
+    assert full and made.notes[-1] == f"Early drop misses ten of ten at {', '.join(map(str, full))} arrivals in P."
+    kept, possible = (sum(row[name] <= 5 for row in made.rows) for name in ("weakly-hard", "bound"))
+    assert f"kept at {kept} rates, by the lower bound at {possible} at most" in made.notes[1]
