@@ -13,14 +13,16 @@ reproduce/PAPER/__init__.py; their numbers, discussed, in docs/reference.
 
 import argparse
 import os
+import resource
+import shlex
 import sys
-import time
 from functools import partial
 from math import inf, nan
 from pathlib import Path
 
 from reproduce import infaas, protean, proteus, ramsis, spread_drop
 from reproduce.figure import Options, TraceOptions, write
+from reproduce.protean.tables import vision
 from sluicegate.domain.errors import SluiceError
 
 PAPERS = {
@@ -43,7 +45,6 @@ def main() -> int:
         prog="python -m reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("figures", nargs="+", metavar="FIGURE", help=f"all, {', '.join(PAPERS)}; {', '.join(ALL)}")
-    parser.add_argument("--out", type=Path, default=Path("reports/reproduce"))
     parser.add_argument("--seed", type=partial(_whole, least=0), default=0, help="the first")
     parser.add_argument("--seeds", type=_whole, help="how many, where arrivals are drawn")
     parser.add_argument(
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("--phases", type=_whole, default=1, help="RAMSIS 5: groups of turns that tables tell apart")
     parser.add_argument("--panel", help='RAMSIS: only this one, as in "image, 150"')
     parser.add_argument("--at", type=_places, help="RAMSIS: only these places (x), as in 60,70")
+    parser.add_argument("--out", type=Path, default=Path("reports/reproduce"))
     asked = parser.parse_args()
     options = Options(
         seed=asked.seed,
@@ -70,14 +72,17 @@ def main() -> int:
     code = 0
     for name in dict.fromkeys(chosen):
         print(name, flush=True)
-        started = time.process_time()
+        before, known = cpu_s(), vision.cache_info().hits
         try:
             result = ALL[name](options)
         except SluiceError as error:
             print(f"{name}: {error}", file=sys.stderr)
             code = 2
             continue
-        path = write(name, result, asked.out, [_command(name), f"{time.process_time() - started:.0f} CPU s"])
+        ran = [_command(parser, asked, name), f"{cpu_s() - before:.0f} CPU s"]
+        if vision.cache_info().hits > known:
+            ran.append("without runs that figures made before it had too")
+        path = write(name, result, asked.out, ran)
         print(f"{name}: {path}", flush=True)
         for table in result.tables:
             print(f"  {table.title}")
@@ -117,10 +122,30 @@ def _places(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"must be numbers with commas between them, not {text!r}") from None
 
 
-def _command(name: str) -> str:
+def cpu_s() -> float:
+    """CPU seconds that this process and those it has waited for have taken."""
+    taken = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in taken)
+
+
+def _command(parser: argparse.ArgumentParser, asked: argparse.Namespace, name: str) -> str:
     """The command that makes ``name`` alone, with the options of this one."""
-    options = sys.argv[next((i for i, word in enumerate(sys.argv) if word.startswith("--")), len(sys.argv)) :]
-    return " ".join(["python -m reproduce", name, *options])
+    words = ["python", "-m", "reproduce", name]
+    for option, value in vars(asked).items():
+        if option != "figures" and value != parser.get_default(option):
+            words += [f"--{option}"] if value is True else [f"--{option}", _written(value)]
+    return shlex.join(words)
+
+
+def _written(value: object) -> str:
+    """An option's value as it is read."""
+    match value:
+        case tuple():
+            return ",".join(map(_written, value))
+        case float():
+            return f"{value:.12g}"
+        case _:
+            return str(value)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
 """The papers' figures by name, and the files that one of them writes."""
 
+import html
 import json
+import re
+import shlex
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from reproduce.__main__ import ALL, PAPERS, main
-from reproduce.figure import Options, TraceOptions
+from reproduce.__main__ import ALL, PAPERS, cpu_s, main
+from reproduce.drawing import panels
+from reproduce.figure import Options, Result, TraceOptions
 from reproduce.infaas import figures as infaas
+from reproduce.protean import tables
 from reproduce.ramsis import figures as ramsis
 from reproduce.spread_drop.figures import COUNTED, figure_3, figure_5, said_6
 
@@ -199,3 +206,64 @@ def test_what_is_said_of_the_worst_ten_is_counted_from_the_rows() -> None:
     assert full and made.notes[-1] == f"Early drop misses ten of ten at {', '.join(map(str, full))} arrivals in P."
     kept, possible = (sum(row[name] <= 5 for row in made.rows) for name in ("weakly-hard", "bound"))
     assert f"kept at {kept} rates, by the lower bound at {possible} at most" in made.notes[1]
+
+
+def command_of(page: Path) -> list[str]:
+    """Of a page's foot, as a shell reads it."""
+    (told,) = re.findall("(python -m reproduce .*?); ", html.unescape(page.read_text()))
+    return shlex.split(told)[3:]
+
+
+def nothing_made(options: Options) -> Result:
+    del options
+    drawing, _ = panels(1, 1, 1.0, 1.0)
+    return Result("nothing", "", [("nothing", drawing)], [], [])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["--quick", "ramsis-5", "ramsis-6", "--panel", "image, 150", "--at", "60,70.5"],
+        ["--seconds", "240", "--seeds", "2", "ramsis-5", "ramsis-6"],
+    ],
+)
+def test_a_page_tells_the_command_that_makes_it_alone(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce", *asked, "--out", str(tmp_path / "a b")])
+    seen: list[tuple[str, Options]] = []
+
+    def made(name: str, options: Options) -> Result:
+        seen.append((name, options))
+        return nothing_made(options)
+
+    for name in ("ramsis-5", "ramsis-6"):
+        monkeypatch.setitem(ALL, name, partial(made, name))
+    assert main() == 0
+    for name, options in seen[:]:
+        again = command_of(tmp_path / "a b" / f"{name}.html")
+        monkeypatch.setattr(sys, "argv", ["reproduce", *again])
+        assert main() == 0
+        assert seen.pop() == (name, options)
+
+
+def test_the_time_of_a_page_counts_the_processes_that_made_it() -> None:
+    before = cpu_s()
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert cpu_s() - before >= 0.3
+
+
+def test_a_page_says_where_others_made_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(options: Options) -> Result:
+        tables.vision("vgg19", options)
+        return nothing_made(options)
+
+    monkeypatch.setattr(tables, "compared", lambda *_: {})
+    for name in ("protean-5", "protean-6"):
+        monkeypatch.setitem(ALL, name, made)
+    monkeypatch.setattr(sys, "argv", ["reproduce", "protean-5", "protean-6", "--seed", "977", "--out", str(tmp_path)])
+    assert main() == 0
+    tables.vision.cache_clear()
+    said = ["runs that figures made before" in (tmp_path / f"protean-{n}.html").read_text() for n in (5, 6)]
+    assert said == [False, True]
