@@ -34,6 +34,15 @@ PAPERS = {
 }
 ALL = {f"{paper}-{number}": figure for paper, figures in PAPERS.items() for number, figure in figures.items()}
 
+_WITHOUT_EFFECT = {
+    "proteus-5": ("seconds",),
+    **dict.fromkeys(("proteus-7", "proteus-8", "proteus-9", "proteus-loads", "protean-7", "infaas-6"), ("seeds",)),
+    "proteus-10": ("seed", "seeds", "seconds"),
+    "protean-2": ("seed", "seeds", "seconds", "quick"),
+    **dict.fromkeys(("spread-drop-3", "spread-drop-proteus-6"), ("seconds",)),
+    **dict.fromkeys(("spread-drop-4", "spread-drop-5"), ("seed", "seeds", "seconds")),
+}
+"""By figure, options of all papers that change nothing of it."""
 _PRINTED = 40
 """Rows of a table; the page has all."""
 
@@ -72,6 +81,9 @@ def main() -> int:
     code = 0
     for name in dict.fromkeys(chosen):
         print(name, flush=True)
+        without = [f"--{option}" for option, _ in _given(parser, asked) if not _heeds(name, option)]
+        if without:
+            print(f"{name}: without effect here: {', '.join(without)}", flush=True)
         before, known = cpu_s(), vision.cache_info().hits
         try:
             result = ALL[name](options)
@@ -129,12 +141,26 @@ def cpu_s() -> float:
 
 
 def _command(parser: argparse.ArgumentParser, asked: argparse.Namespace, name: str) -> str:
-    """The command that makes ``name`` alone, with the options of this one."""
+    """The command that makes ``name`` alone, with those options of this one that have an effect on it."""
     words = ["python", "-m", "reproduce", name]
-    for option, value in vars(asked).items():
-        if option != "figures" and value != parser.get_default(option):
+    for option, value in _given(parser, asked):
+        if _heeds(name, option):
             words += [f"--{option}"] if value is True else [f"--{option}", _written(value)]
     return shlex.join(words)
+
+
+def _given(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> list[tuple[str, object]]:
+    """Options that are not left as they are."""
+    return [(o, v) for o, v in vars(asked).items() if o != "figures" and v != parser.get_default(o)]
+
+
+def _heeds(name: str, option: str) -> bool:
+    """Whether an option has an effect on a figure."""
+    if option in ("processes", "panel", "at"):
+        return name.startswith("ramsis-")
+    if option in ("speed", "phases"):
+        return name == "ramsis-5"
+    return option not in _WITHOUT_EFFECT.get(name, ())
 
 
 def _written(value: object) -> str:

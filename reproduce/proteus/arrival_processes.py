@@ -1,8 +1,11 @@
 """Figure 6: the same mean load as an even stream, a Poisson process and a very bursty one, under each batching rule."""
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+
 from reproduce.figure import Options, Result
 from reproduce.proteus.plots import bars
-from reproduce.proteus.runs import rows_of, run_all, table
+from reproduce.proteus.runs import by_seed, mean, mean_table, rows_of, run_seeds
 from reproduce.proteus.systems import BY_SHARE, PROTEUS_EXACT, WORD, System
 from reproduce.proteus.workloads import Workload, drawn
 from sluicegate.simulator.scenario.experiment import Run
@@ -34,14 +37,14 @@ def figure_6(options: Options) -> Result:
     for plan, overrides in planned.items():
         chosen = PROTEUS_EXACT.planner if plan == PUBLISHED else None
         systems = [System(NAMES[r], {**overrides, "policies.batching": r}, chosen) for r in RULES]
-        by_process: dict[str, dict[str, Run]] = {}
+        by_process: dict[str, dict[str, list[Run]]] = {}
         for process, shape in PROCESSES:
-            work = _load(process, shape, seconds, options)
-            runs = by_process[process] = run_all(systems, work, options)
-            tables.append(table(f"{plan}, {work.name}", runs))
-            rows += rows_of(runs, plan=plan, process=process)
+            load = partial(_load, process, shape, seconds)
+            runs = by_process[process] = run_seeds(systems, load, options)
+            tables.append(mean_table(f"{plan}, {load(options.seed).name}", runs))
+            rows += [row for each in by_seed(runs) for row in rows_of(each, plan=plan, process=process)]
         values = {
-            NAMES[r]: {p: 100.0 * by_process[p][NAMES[r]].summary.violation_ratio for p, _ in PROCESSES} for r in RULES
+            NAMES[r]: {p: 100.0 * mean(by_process[p][NAMES[r]], "violation_ratio") for p, _ in PROCESSES} for r in RULES
         }
         titles = {p: f"{plan}, {p}: violations, %" for p, _ in PROCESSES}
         drawings.append((plan, bars(values, titles, columns=len(PROCESSES))))
@@ -54,19 +57,15 @@ def figure_6(options: Options) -> Result:
     return Result("batching by arrival process", intro, drawings, tables, notes, rows)
 
 
-def _load(process: str, shape: float, seconds: float, options: Options) -> Workload:
+def _load(process: str, shape: float, seconds: float, seed: int) -> Workload:
     name = process if shape == 1.0 else f"{process}, shape {shape:g}"
     rates = [LOAD * (second + 1) / RAMP_S for second in range(RAMP_S)] + [LOAD] * (int(seconds) - RAMP_S)
-    return drawn(name, rates, process=process, shape=shape, seed=options.seed)
+    return drawn(name, rates, process=process, shape=shape, seed=seed)
 
 
-def _said(process: str, runs: dict[str, Run]) -> str:
-    base = runs[NAMES["deadline"]].summary.violation_ratio
-    ours = runs[NAMES["adaptive"]].summary.violation_ratio
-    others = [
-        f"{NAMES[r]} {runs[NAMES[r]].summary.violation_ratio / base:.2f}x"
-        for r in RULES
-        if r != "deadline" and base > 0.0
-    ]
+def _said(process: str, runs: Mapping[str, Sequence[Run]]) -> str:
+    late = {r: mean(runs[NAMES[r]], "violation_ratio") for r in RULES}
+    base, ours = late["deadline"], late["adaptive"]
+    others = [f"{NAMES[r]} {late[r] / base:.2f}x" for r in RULES if r != "deadline" and base > 0.0]
     waits = f"{100 * base:.2f} % with deadline, {100 * ours:.2f} % with adaptive"
     return f"{process}: {waits}" + (f" (of deadline's: {', '.join(others)})" if others else "")

@@ -12,7 +12,7 @@ import numpy as np
 from reproduce.figure import Options, Result
 from reproduce.proteus import systems
 from reproduce.proteus.plots import bars
-from reproduce.proteus.runs import rows_of, run_all
+from reproduce.proteus.runs import by_seed, rows_of, run_all
 from reproduce.proteus.systems import System
 from reproduce.proteus.workloads import Workload, drawn, flats, trace
 from sluicegate.policies.routing.registry import default_routing
@@ -96,7 +96,7 @@ def figure_bound(options: Options) -> Result:
         seeds = options.each_seed(1 if name in TRACES else 3)
         runs = measured(load, seeds, options)
         tables.append(table_of(name, runs))
-        rows += rows_of({system: of_system[0] for system, of_system in runs.items()}, workload=name)
+        rows += [row for of_seed in by_seed(runs) for row in rows_of(of_seed, workload=name)]
         for system, of_system in runs.items():
             gaps = [r.bound.right_in_time - r.summary.right_in_time for r in of_system if r.bound is not None]
             left.setdefault(system, {})[name] = 100.0 * float(np.mean(gaps))

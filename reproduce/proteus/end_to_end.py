@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Drawing
 from reproduce.figure import Options, Result
 from reproduce.proteus import systems
 from reproduce.proteus.plots import bars, over_time
-from reproduce.proteus.runs import mean_table, rows_of, run_all, run_seeds, table, times
+from reproduce.proteus.runs import by_seed, mean, mean_table, rows_of, run_all, run_seeds, table, times
 from reproduce.proteus.workloads import APPS, Workload, drawn, flats, trace
 from sluicegate.simulator.report.page import Table
 from sluicegate.simulator.report_rows import percent
@@ -40,20 +40,20 @@ def figure_4(options: Options) -> Result:
     usual = trace("medium-normal_load", seconds=options.lasting(110.0), seed=options.seed)
     runs = run_all(systems.ALL, usual, options)
     tables = [table(usual.name, runs, {**ARTIFACT, **PAPER})]
-    drawings = [("At the published load", _drawing(runs, usual)), ("Means", _means(runs))]
+    drawings = [("At the published load", _drawing(runs, usual)), ("Means", _means(_once(runs)))]
     rows = rows_of(runs, workload=usual.name)
-    notes = [_multiples(runs, usual)]
+    notes = [_multiples(_once(runs), usual.name)]
     chosen = tuple(s for s in systems.ALL if s != systems.PROTEUS) if options.quick else systems.ALL
 
     def load(seed: int) -> Workload:
         return trace("zipf_exponential", scale=HEAVY, seconds=options.lasting(110.0), seed=seed)
 
-    by_seed = run_seeds(chosen, load, options)
-    heavy, more = load(options.seed), {name: of_system[0] for name, of_system in by_seed.items()}
-    tables.append(mean_table(heavy.name, by_seed))
-    drawings = [("Where accuracy must scale", _drawing(more, heavy)), ("Means", _means(more)), *drawings]
-    rows += [row for runs_ in _by_seed(by_seed) for row in rows_of(runs_, workload=heavy.name)]
-    notes.insert(1, _multiples(more, heavy))
+    of_systems = run_seeds(chosen, load, options)
+    heavy, each = load(options.seed), by_seed(of_systems)
+    tables.append(mean_table(heavy.name, of_systems))
+    drawings = [("Where accuracy must scale", _drawing(each[0], heavy)), ("Means", _means(of_systems)), *drawings]
+    rows += [row for more in each for row in rows_of(more, workload=heavy.name)]
+    notes.insert(1, _multiples(of_systems, heavy.name))
     intro = f"Nine families on 40 devices, SLO 300 ms. Each baseline at its paper's word and mended: {systems.CARRIED}."
     return Result("end to end", intro, drawings, tables, notes, rows)
 
@@ -68,13 +68,13 @@ def figure_5(options: Options) -> Result:
     def load(seed: int) -> Workload:
         return drawn(name, rates, seed=seed)
 
-    by_seed = run_seeds(chosen, load, options)
-    work, runs = load(options.seed), {system: of_system[0] for system, of_system in by_seed.items()}
-    notes = [_multiples(runs, work)]
+    of_systems = run_seeds(chosen, load, options)
+    work, runs = load(options.seed), by_seed(of_systems)
+    notes = [_multiples(of_systems, name)]
     intro = "Flat periods that alternate, Poisson arrivals within, the families' shares as in the traces."
-    drawings = [("Over time", _drawing(runs, work)), ("Means", _means(runs))]
-    rows = [row for runs_ in _by_seed(by_seed) for row in rows_of(runs_, workload=name)]
-    return Result("bursts", intro, drawings, [mean_table(name, by_seed)], notes, rows)
+    drawings = [("Over time", _drawing(runs[0], work)), ("Means", _means(of_systems))]
+    rows = [row for of_seed in runs for row in rows_of(of_seed, workload=name)]
+    return Result("bursts", intro, drawings, [mean_table(name, of_systems)], notes, rows)
 
 
 def figure_9(options: Options) -> Result:
@@ -102,27 +102,28 @@ def figure_9(options: Options) -> Result:
     return Result("by family", intro, drawings, tables, notes, rows)
 
 
-def _by_seed(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Run]]:
-    """One set of runs a seed."""
-    return [dict(zip(runs, of_seed, strict=True)) for of_seed in zip(*runs.values(), strict=True)]
+def _once(runs: Mapping[str, Run]) -> dict[str, list[Run]]:
+    return {name: [run] for name, run in runs.items()}
 
 
 def _drawing(runs: Mapping[str, Run], work: Workload) -> Drawing:
     return over_time({n: r.series for n, r in runs.items() if r.series is not None and n in DRAWN}, work.name)
 
 
-def _means(runs: Mapping[str, Run]) -> Drawing:
+def _means(runs: Mapping[str, Sequence[Run]]) -> Drawing:
     values = {
-        n: {"v": 100.0 * r.summary.violation_ratio, "a": 100.0 * r.summary.effective_accuracy} for n, r in runs.items()
+        n: {"v": 100.0 * mean(r, "violation_ratio"), "a": 100.0 * mean(r, "effective_accuracy")}
+        for n, r in runs.items()
     }
     return bars(values, {"v": "violations, %", "a": "effective accuracy, %"})
 
 
-def _multiples(runs: Mapping[str, Run], work: Workload) -> str:
-    ours = runs[systems.OURS.name]
-    said = ", ".join(f"{n} {times(ours, r)}" for n, r in runs.items() if n != systems.OURS.name)
+def _multiples(runs: Mapping[str, Sequence[Run]], work: str) -> str:
+    late = {n: mean(r, "violation_ratio") for n, r in runs.items()}
+    ours = late.pop(systems.OURS.name)
+    said = ", ".join(f"{n} {times(ours, theirs)}" for n, theirs in late.items())
     return (
-        f"{work.name}: violations as multiples of Sluicegate's {percent(ours.summary.violation_ratio)}: {said}. The"
+        f"{work}: violations as multiples of Sluicegate's {percent(ours)}: {said}. The"
         " paper says of Proteus: Sommelier 2.8x, INFaaS-Accuracy 4.3x, Clipper-HA over 10x."
     )
 

@@ -53,7 +53,16 @@ def rows_of(runs: Mapping[str, Run], **more: Any) -> list[dict[str, Any]]:
     return [{**more, "system": name, **run.figures()} for name, run in runs.items()]
 
 
-def times(one: Run, other: Run) -> str:
-    """How many times the violations of ``one`` those of ``other`` are."""
-    mine, theirs = one.summary.violation_ratio, other.summary.violation_ratio
+def by_seed(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Run]]:
+    """One set of runs a seed."""
+    return [dict(zip(runs, of_seed, strict=True)) for of_seed in zip(*runs.values(), strict=True)]
+
+
+def mean(runs: Sequence[Run], measure: str) -> float:
+    """Of a ratio, over seeds."""
+    return float(together(runs)[measure])
+
+
+def times(mine: float, theirs: float) -> str:
+    """How many times ``mine`` violations ``theirs`` are."""
     return f"{theirs / mine:.1f}x" if mine > 0.0 else "more than any multiple of"

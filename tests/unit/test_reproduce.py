@@ -267,3 +267,14 @@ def test_a_page_says_where_others_made_its_runs(tmp_path: Path, monkeypatch: pyt
     tables.vision.cache_clear()
     said = ["runs that figures made before" in (tmp_path / f"protean-{n}.html").read_text() for n in (5, 6)]
     assert said == [False, True]
+
+
+def test_an_option_without_effect_is_said_to_have_none_and_is_not_told_as_what_made_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["spread-drop-4", "--quick", "--seeds", "3", "--seconds", "5", "--panel", "image, 150"]
+    monkeypatch.setattr(sys, "argv", ["reproduce", *asked, "--out", str(tmp_path)])
+    assert main() == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "without effect" in line]
+    assert said == ["spread-drop-4: without effect here: --seeds, --seconds, --panel"]
+    assert command_of(tmp_path / "spread-drop-4.html") == ["spread-drop-4", "--quick", "--out", str(tmp_path)]

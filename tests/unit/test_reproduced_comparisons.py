@@ -1,6 +1,12 @@
 """What figures compare differs by what they say, and pages say what was done."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
 import pytest
+from matplotlib.figure import Figure
 
 from reproduce.figure import Options
 from reproduce.protean import vision
@@ -8,15 +14,19 @@ from reproduce.protean.runs import scenario
 from reproduce.protean.slices.slices_experiment import workload_of
 from reproduce.protean.slices.systems import world_of
 from reproduce.protean.tables import wiki
-from reproduce.proteus import ablation
+from reproduce.proteus import ablation, arrival_processes, distance, end_to_end, runs
+from reproduce.proteus.systems import System
 from reproduce.proteus.workloads import Workload
 from sluicegate.domain.fleet.device import Device
+from sluicegate.domain.fold import Summary
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.planner.problems.problem import AppDemand, Problem
 from sluicegate.planner.registry import planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.simulator.bound import Bound
+from sluicegate.simulator.scenario.experiment import Run
 
 SECONDS = {"fast": 0.01, "good": 0.04}
 CATALOGUE = Catalogue.of(
@@ -61,3 +71,62 @@ def test_what_a_page_says_of_a_cut_is_what_its_worlds_do(monkeypatch: pytest.Mon
     (table,) = made.tables
     assert [row[2] for row in table.rows[:2]] == ["5 s and the drain", "at most 6 of 20"]
     assert "every 7 s" in made.intro and "protean as 4g+3g" in made.intro
+
+
+def run_of(late: float, seed: int) -> Run:
+    ratios: dict[str, Any] = {f.name: 0.9 for f in fields(Summary)} | {
+        "violation_ratio": late,
+        "variants_used": {},
+        "per_app": {},
+    }
+    return Run(summary=Summary(**ratios), epochs=1, solve_s=(), wall_s=0.0, seed=seed, bound=Bound(**BOUND))
+
+
+BOUND: dict[str, Any] = {f.name: 1.0 for f in fields(Bound)}
+
+
+def two_seeds(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[Mapping[str, Mapping[str, float]]]:
+    """What is drawn as bars where violations are 1 % by the first seed and 3 % by the second, of the others twice."""
+
+    def run_all(chosen: Sequence[System], work: Workload, options: Options) -> dict[str, Run]:
+        del work
+        late = 0.01 + 0.02 * options.seed
+        return {s.name: run_of(late if i == 0 else 2.0 * late, options.seed) for i, s in enumerate(chosen)}
+
+    drawn: list[Mapping[str, Mapping[str, float]]] = []
+
+    def bars(values: Mapping[str, Mapping[str, float]], titles: Mapping[str, str], columns: int = 2) -> Figure:
+        del titles, columns
+        drawn.append(values)
+        return Figure()
+
+    monkeypatch.setattr(runs, "run_all", run_all)
+    monkeypatch.setattr(module, "bars", bars)
+    monkeypatch.setattr(module, "drawn", lambda name, *_, **__: Workload(name, {}, {}, {}))
+    return drawn
+
+
+def test_bars_and_multiples_of_bursts_are_means_of_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = two_seeds(monkeypatch, end_to_end)
+    monkeypatch.setattr(end_to_end, "_drawing", lambda *_: Figure())
+    made = end_to_end.figure_5(Options(seeds=2))
+    assert drawn[0]["Sluicegate"]["v"] == pytest.approx(2.0)
+    assert "multiples of Sluicegate's 2.00 %: Proteus, published 2.0x" in made.notes[0]
+
+
+def test_arrival_processes_are_drawn_as_often_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = two_seeds(monkeypatch, arrival_processes)
+    made = arrival_processes.figure_6(Options(seeds=2))
+    assert drawn[0]["deadline (Proteus)"] == pytest.approx(dict.fromkeys(("uniform", "poisson", "gamma"), 2.0))
+    assert {row["seed"] for row in made.rows} == {0, 1}
+    assert "±" in made.tables[0].rows[0][2]
+    assert "2.00 % with deadline" in made.notes[0]
+
+
+def test_the_distance_to_the_bound_is_written_of_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_seeds(monkeypatch, distance)
+    monkeypatch.setattr(distance, "run_all", runs.run_all)
+    monkeypatch.setattr(distance, "bound_of", lambda *_: Bound(**BOUND))
+    monkeypatch.setattr(distance, "trace", lambda name, **_: Workload(name, {}, {}, {}))
+    rows = distance.figure_bound(Options(seeds=2)).rows
+    assert {row["seed"] for row in rows if row["workload"] == "bursts"} == {0, 1}
