@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, isnan, nan
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +19,7 @@ from sluicegate.planner.model_less.greedy_scaling import GreedyScaling
 from sluicegate.planner.model_less.scaling_problem import SLACK, Asked, Fleet, ScalingVariant
 from sluicegate.simulator.report.charts import STYLE
 from sluicegate.simulator.report.page import Table
+from sluicegate.simulator.scenario.experiment import mean_and_half_width
 
 SECONDS = 900
 SEEDS = 3
@@ -65,8 +66,10 @@ def figure_5(options: Options) -> Result:
         {
             "system": name,
             "violations": mean["violations"],
+            "violations, \u00b1 95 %": width([r.violations for r in runs[name]]),
             "answered in time, of ours": mean["answered"] / means[OURS]["answered"],
             "violations over ours": mean["violations"] / means[OURS]["violations"],
+            "over ours, \u00b1 95 %": over_ours(runs, name),
             "cost over ours": mean["cost"] / means[OURS]["cost"],
             "paper: answered of ours": 1.0 / paper[name][0],
             "paper: violations over ours": paper[name][1],
@@ -124,9 +127,8 @@ def figure_5_free(options: Options) -> Result:
     for name, values in VARIED.items():
         for value in values:
             free = replace(worlds.USUAL, **{name: value})
-            means = {
-                s: means_of(found) for s, found in (usual if free == worlds.USUAL else played(options, free)).items()
-            }
+            runs = usual if free == worlds.USUAL else played(options, free)
+            means = {s: means_of(found) for s, found in runs.items()}
             rows.append(
                 {
                     "constant": name,
@@ -136,6 +138,7 @@ def figure_5_free(options: Options) -> Result:
                         f"{s} violations over ours": means[s]["violations"] / means[OURS]["violations"]
                         for s in (CLIPPER, SM)
                     },
+                    **{f"{s} over ours, \u00b1 95 %": over_ours(runs, s) for s in (CLIPPER, SM)},
                     "their cost over ours": means[CLIPPER]["cost"] / means[OURS]["cost"],
                 }
             )
@@ -233,6 +236,17 @@ def means_of(runs: Sequence[TrafficResult]) -> dict[str, float]:
     }
 
 
+def width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean; NaN of one value."""
+    return mean_and_half_width(values)[1]
+
+
+def over_ours(runs: Mapping[str, Sequence[TrafficResult]], name: str) -> float:
+    """``width`` of a system's violations over ours on the same arrivals."""
+    pairs = zip(runs[name], runs[OURS], strict=True)
+    return width([r.violations / ours.violations if ours.violations else nan for r, ours in pairs])
+
+
 def figure_6(options: Options) -> Result:
     """Cost of the baselines on CPUs and on GPUs over ours, at four loads, as a fluid; the variants of table 2."""
     variants = tuple(
@@ -293,6 +307,7 @@ def figure_7(options: Options) -> Result:
         {
             "system": name,
             "GPU seconds": float(np.mean([r.gpu_seconds for r in found])),
+            "GPU seconds, \u00b1 95 %": width([r.gpu_seconds for r in found]),
             "violations": float(np.mean([r.violations for r in found])),
             "cheaper": float(np.mean([sharing.saved(r, e) for r, e in zip(found, runs["a GPU each"], strict=True)])),
             "paper: cheaper": 0.1 if name == "shared" else 0.0,
@@ -332,7 +347,7 @@ def _result(
     x_label: str = "seconds",
 ) -> Result:
     """``rows``: named numbers beside the paper's."""
-    cells = [[v if isinstance(v, str) else f"{v:.4g}" for v in row.values()] for row in rows]
+    cells = [[v if isinstance(v, str) else "-" if isnan(v) else f"{v:.4g}" for v in row.values()] for row in rows]
     table = Table("numbers", list(rows[0]), cells)
     return Result(title, _INTRO, [(title, _drawing(title, lines, x_label))], [table], notes, rows)
 

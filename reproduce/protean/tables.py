@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import isnan
 from typing import Any
 
 from reproduce.figure import Options
@@ -51,17 +52,24 @@ def beside(title: str, rows: Sequence[tuple[str, str, str]]) -> Table:
     return Table(title, ("", "paper", "here"), rows)
 
 
+def interval(result: Mapping[str, Any], measure: str, scale: float = 1.0, digits: int = 0, unit: str = "") -> str:
+    """A mean over seeds with its 95 % interval, where it is of several."""
+    half = scale * result["ci95"][measure]
+    spread = "" if isnan(half) else f" \u00b1 {half:.{digits}f}"
+    return f"{scale * result[measure]:.{digits}f}{spread}{unit}"
+
+
 def by_system(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row a system: the figures that every page has."""
     header = ("system", "strict on time", "strict P99", "best-effort P50", "best-effort P99", "strict/s a GPU")
     rows = [
         (
             name,
-            f"{100 * r['slo_compliance_strict']:.2f} %",
-            f"{r['p99_strict_ms']:.0f} ms",
-            f"{r['p50_best_effort_ms']:.0f} ms",
-            f"{r['p99_best_effort_ms']:.0f} ms",
-            f"{r['strict_qps_per_gpu']:.0f}",
+            interval(r, "slo_compliance_strict", 100.0, 2, " %"),
+            interval(r, "p99_strict_ms", unit=" ms"),
+            interval(r, "p50_best_effort_ms", unit=" ms"),
+            interval(r, "p99_best_effort_ms", unit=" ms"),
+            interval(r, "strict_qps_per_gpu"),
         )
         for name, r in results.items()
     ]

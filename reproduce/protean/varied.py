@@ -9,7 +9,7 @@ from reproduce.figure import Options, Result
 from reproduce.protean.plots import grouped
 from reproduce.protean.runs import SHOWN, compared, scenario, seconds_of
 from reproduce.protean.slices.slices_fields import SliceScenario
-from reproduce.protean.tables import FOUR, Compared, beside, percent, points, tables_of, wiki
+from reproduce.protean.tables import FOUR, Compared, beside, interval, percent, points, tables_of, wiki
 from sluicegate.simulator.report.page import Table
 
 LANGUAGE = ("bert", "deberta", "distilbert", "flaubert")
@@ -232,10 +232,7 @@ def _on_time(title: str, header: str, found: Mapping[str, Compared]) -> Table:
     rows = [
         (
             name,
-            *(
-                f"{100 * r['slo_compliance_strict']:.2f} \u00b1 {100 * r['ci95']['slo_compliance_strict']:.2f} %"
-                for r in f.values()
-            ),
+            *(interval(r, "slo_compliance_strict", 100.0, 2, " %") for r in f.values()),
         )
         for name, f in found.items()
     ]

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from math import isnan
 from time import process_time
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.formats.ramsis_json import DEVICE_TYPE, load_ramsis
 from sluicegate.simulator.report.page import Table
 from sluicegate.simulator.scenario.central_queue import poisson
+from sluicegate.simulator.scenario.experiment import mean_and_half_width
 
 SLOS_MS = {"image": (150, 300, 500), "text": (100, 200, 300)}
 CONSTANT_WORKERS = {"image": 60, "text": 20}
@@ -115,7 +117,7 @@ def compute(job: Job) -> list[Point]:
     if job.kind == "trace":
         tables = build_library(replace(w.model(job.workers, margin=margin), phases=job.phases))
         if tables:
-            found = by_tables(w, arrivals, tables, np.random.default_rng(1), margin=margin)
+            found = by_tables(w, arrivals, tables, _service(job), margin=margin)
             points.append(Point(panel, job.label, x, found.accuracy, found.violation))
         return points
     model = replace(w.model(job.workers, job.qps, margin=margin), grid=job.grid, batching=job.batching)
@@ -124,6 +126,11 @@ def compute(job: Job) -> list[Point]:
     if job.kind == "constant" and job.label == "table":
         asked = {PUBLISHED: replace(model, criterion="decision"), system: model}
     return points + [_one_load(w, job, arrivals, Place(panel, name, x, margin), m) for name, m in asked.items()]
+
+
+def _service(job: Job) -> np.random.Generator:
+    """What execution times are drawn by: alike for all systems, anew for each seed."""
+    return np.random.default_rng([1, job.seed])
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,7 @@ def _one_load(w: World, job: Job, arrivals: Any, at: Place, model: SelectionMode
     table = generate(model).table
     cpu_s = process_time() - started
     told = job.qps if table.expected.violation <= PLOTTED else _NEVER_COVERED * job.qps
-    found = by_tables(w, arrivals, (table,), np.random.default_rng(1), qps=told, margin=at.margin)
+    found = by_tables(w, arrivals, (table,), _service(job), qps=told, margin=at.margin)
     e = table.expected
     return Point(at.panel, at.system, at.x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s)
 
@@ -156,7 +163,7 @@ def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) 
     qps = job.qps if job.kind == "constant" else None
     points = []
     for rule in RULES:
-        found = by_rule(w, arrivals, job.workers, rule, np.random.default_rng(1), capable=capable, qps=qps)
+        found = by_rule(w, arrivals, job.workers, rule, _service(job), capable=capable, qps=qps)
         points.append(Point(panel, rule, x, found.accuracy, found.violation))
     return points
 
@@ -208,7 +215,8 @@ def figure(number: str, options: Options) -> Result:
     points = [mean_of(drawn) for drawn in zip(*by_seed, strict=True)]
     header = ("panel, system", x_label, "accuracy", "violation", "expected accuracy", "expected violation", "cpu s")
     rows = [
-        (f"{p.panel}, {p.system}", f"{p.x:g}", f"{p.accuracy:.5f}", f"{p.violation:.2e}",
+        (f"{p.panel}, {p.system}", f"{p.x:g}", _with(f"{p.accuracy:.5f}", p.accuracy_half, ".5f"),
+         _with(f"{p.violation:.2e}", p.violation_half, ".1e"),
          *(("" if v is None else f"{v:.5g}") for v in (p.expected_accuracy, p.expected_violation, p.cpu_s)))
         for p in points
     ]  # fmt: skip
@@ -218,11 +226,18 @@ def figure(number: str, options: Options) -> Result:
     return Result(title, _INTRO, [(title, drawing)], tables, [], [asdict(p) for p in points])
 
 
+def _with(mean: str, half: float | None, written: str) -> str:
+    """A mean and its interval."""
+    return mean if half is None or isnan(half) else f"{mean} \u00b1 {half:{written}}"
+
+
 def mean_of(drawn: Sequence[Point]) -> Point:
     """Of one system at one place, over draws of the arrivals."""
     names = ("accuracy", "violation", "cpu_s")
     told = {name: [value for one in drawn if (value := getattr(one, name)) is not None] for name in names}
     means: dict[str, Any] = {name: float(np.mean(values)) for name, values in told.items() if values}
+    if len(drawn) > 1:
+        means |= {f"{name}_half": mean_and_half_width(told[name])[1] for name in ("accuracy", "violation")}
     return replace(drawn[0], **means)
 
 

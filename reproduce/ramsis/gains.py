@@ -32,7 +32,8 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Point:
-    """One system at one place of a figure. ``x``: workers, queries/s or slack bins."""
+    """One system at one place of a figure. ``x``: workers, queries/s or slack bins; ``accuracy_half`` and
+    ``violation_half``: half of the 95 % intervals, where it is a mean of several draws."""
 
     panel: str
     system: str
@@ -42,6 +43,8 @@ class Point:
     expected_accuracy: float | None = None
     expected_violation: float | None = None
     cpu_s: float | None = None
+    accuracy_half: float | None = None
+    violation_half: float | None = None
 
 
 def good(p: Point) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import ceil
+from math import ceil, isnan, nan
 from typing import Any
 
 import matplotlib as mpl
@@ -79,7 +79,7 @@ def figure_3(options: Options) -> Result:
         alike += sum(a == b for (_, a), (_, b) in zip(*found.values(), strict=True))
         for rule, paper in zip(found, PAPER_3[load], strict=True):
             mcd, missed = np.mean(found[rule], axis=0)
-            spread = float(np.std([longest for longest, _ in found[rule]]))
+            spread = float(np.std([longest for longest, _ in found[rule]], ddof=1)) if runs > 1 else nan
             rows.append({"load": load, "rule": rule, "mcd": float(mcd), "sd": spread, "missed": missed, "paper": paper})
     drawing, axes = drawn("Longest run of misses, Poisson arrivals at 0.9 of the load", "load, B/P", "queries")
     for rule, mark in (("early-drop", "o-"), ("balanced", "s-")):
@@ -93,7 +93,7 @@ def figure_3(options: Options) -> Result:
             str(r["load"]),
             r["rule"],
             f"{r['mcd']:.1f}",
-            f"{r['sd']:.1f}",
+            "-" if isnan(r["sd"]) else f"{r['sd']:.1f}",
             f"{r['paper']:.1f}",
             f"{100 * r['missed']:.1f} %",
         ]

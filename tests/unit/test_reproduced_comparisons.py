@@ -2,21 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from math import nan, sqrt
 from types import ModuleType
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from numpy.random import Generator
 
 from reproduce.figure import Options
+from reproduce.infaas import figures as infaas
+from reproduce.infaas.traffic import TrafficResult
 from reproduce.protean import vision
 from reproduce.protean.runs import scenario
 from reproduce.protean.slices.slices_experiment import workload_of
 from reproduce.protean.slices.systems import world_of
-from reproduce.protean.tables import wiki
+from reproduce.protean.tables import by_system, wiki
 from reproduce.proteus import ablation, arrival_processes, distance, end_to_end, runs
 from reproduce.proteus.systems import System
 from reproduce.proteus.workloads import Workload
+from reproduce.ramsis import figures as selection
+from reproduce.ramsis.gains import Point
+from reproduce.ramsis.selection_study import Found, World
+from reproduce.spread_drop.figures import figure_3
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.fold import Summary
 from sluicegate.domain.models.app import App
@@ -40,6 +48,8 @@ BURSTY = Problem(
     devices=tuple(Device(name=f"d{i}", type="cpu") for i in range(4)),
     catalogue=CATALOGUE,
 )
+T_1 = 12.706204736432095
+"""Student's t of 97.5 % with one degree of freedom."""
 
 PROTEANS = ("protean", "protean-queue", "joint-geometry", "protean-published", "spot-only")
 
@@ -130,3 +140,51 @@ def test_the_distance_to_the_bound_is_written_of_every_seed(monkeypatch: pytest.
     monkeypatch.setattr(distance, "trace", lambda name, **_: Workload(name, {}, {}, {}))
     rows = distance.figure_bound(Options(seeds=2)).rows
     assert {row["seed"] for row in rows if row["workload"] == "bursts"} == {0, 1}
+
+
+def test_means_over_seeds_have_their_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    measures = ("slo_compliance_strict", "p99_strict_ms", "p50_best_effort_ms", "p99_best_effort_ms")
+    of = dict.fromkeys((*measures, "strict_qps_per_gpu"), 0.9)
+    (several,), (once,) = (by_system("", {"joint": {**of, "ci95": dict.fromkeys(of, h)}}).rows for h in (0.02, nan))
+    assert several[1] == "90.00 \u00b1 2.00 %"
+    assert once[1] == "90.00 %"
+
+    def result(answered: float) -> TrafficResult:
+        return TrafficResult(
+            asked=100.0, answered=answered, cost=1.0, by_tick=[(1.0, 1.0)], prices=[1.0], busy={"gpu": [0.5]}
+        )
+
+    found = {name: [result(90.0 - i - j) for j in range(2)] for i, name in enumerate(("Clipper+", "SM+", "model-less"))}
+    monkeypatch.setattr(infaas, "played", lambda _: found)
+    monkeypatch.setattr(infaas, "counted", lambda *_: "200")
+    (row, *_) = infaas.figure_5(Options()).rows
+    assert row["violations, \u00b1 95 %"] == pytest.approx(0.005 * T_1)
+    assert row["over ours, \u00b1 95 %"] == pytest.approx(abs(10 / 12 - 11 / 13) / 2 * T_1)
+
+    drawn = [Point("image, 150 ms", "table", 60.0, accuracy, 0.0) for accuracy in (0.70, 0.72)]
+    assert selection.mean_of(drawn).accuracy_half == pytest.approx(0.01 * T_1)
+    assert selection.mean_of(drawn[:1]).accuracy_half is None
+
+
+def test_runs_differ_by_the_deviation_of_a_sample() -> None:
+    rows = figure_3(Options(seeds=2, quick=True)).rows
+    apart = [row["sd"] * sqrt(2) for row in rows]  # of two runs
+    assert max(apart) >= 1.0
+    assert apart == pytest.approx([round(one) for one in apart])
+    assert {row[3] for row in figure_3(Options(seeds=1, quick=True)).tables[0].rows} == {"-"}
+
+
+def test_a_seed_draws_the_times_of_executions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[float] = []
+
+    def serve(*given: Any, **_: Any) -> Found:
+        drawn.append(next(one for one in given if isinstance(one, Generator)).random())
+        return Found(0.7, 0.0, 1)
+
+    image = World(CATALOGUE, "a", "cpu", 0.1, "sampled")
+    monkeypatch.setattr(selection, "world", lambda _: image)
+    monkeypatch.setattr(selection, "by_tables", serve)
+    monkeypatch.setattr(selection, "by_rule", serve)
+    for seed in (0, 1):
+        selection.compute(selection.Job("constant", "image", 100, 2, qps=20.0, seconds=1, seed=seed))
+    assert len(set(drawn)) == 2, "alike for all systems, anew for each seed"
