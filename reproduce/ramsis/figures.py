@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from math import isnan
+from math import ceil, isnan, log, log1p
 from time import process_time
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ PUBLISHED = "table, as published"
 """The same by the paper's criterion, accuracy a decision."""
 COMPARED = (*RULES, PUBLISHED)
 MARGIN = 1.03
+_STEP = 0.01
+"""Of a load, relative."""
 _NEVER_COVERED = 2.0
 """Times the load of the only table there is."""
 _INTRO = (
@@ -157,10 +159,17 @@ def _one_load(w: World, job: Job, arrivals: Any, at: Place, model: SelectionMode
     return Point(at.panel, at.system, at.x, found.accuracy, found.violation, e.accuracy, e.violation, cpu_s)
 
 
+def loads_tried(least: float, most: float, also: float | None) -> list[float]:
+    """At which it is tried what a variant is capable of: as near to each other as tables' loads are found, and where
+    there is one load alone, that."""
+    steps = ceil(log(most / least) / log1p(_STEP))
+    return sorted({*np.geomspace(least, most, steps + 1).tolist(), *([] if also is None else [also])})
+
+
 def _rules(w: World, job: Job, arrivals: Any, rates: Any, panel: str, x: float) -> list[Point]:
-    loads = [float(q) for q in range(200, int(max(rates)) + 400, 200)]
-    capable = replace(w, service="p95").capable(job.workers, loads, np.random.default_rng(3), 10.0)
     qps = job.qps if job.kind == "constant" else None
+    loads = loads_tried(0.5 * float(min(rates)), float(max(rates)) + 400.0, qps)
+    capable = replace(w, service="p95").capable(job.workers, loads, np.random.default_rng(3), 10.0)
     points = []
     for rule in RULES:
         found = by_rule(w, arrivals, job.workers, rule, _service(job), capable=capable, qps=qps)

@@ -47,12 +47,8 @@ def serve_centrally(
     workers: int,
     rule: Callable[[float], Served],
     service: Callable[[str, int], float],
-    drop_hopeless: bool = False,
 ) -> CentralResult:
-    """Serve ``arrivals`` (ascending seconds). ``rule``: of the time; ``service``: seconds of (variant, queries).
-
-    ``drop_hopeless``: give up queries that their batch would answer late, instead of serving them.
-    """
+    """Serve ``arrivals`` (ascending seconds). ``rule``: of the time; ``service``: seconds of (variant, queries)."""
     times = arrivals.tolist()
     free = [0.0] * workers
     heapify(free)
@@ -65,9 +61,6 @@ def serve_centrally(
         size = 1
         while size < served.limit and head + size < end and times[head + size] <= start:
             size += 1
-        if drop_hopeless and start + service(served.variant, 1) - times[head] > slo:
-            head += 1
-            continue
         finish = start + service(served.variant, size)
         good = sum(1 for at in times[head : head + size] if finish - at <= slo)
         on_time += good

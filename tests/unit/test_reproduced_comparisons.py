@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from math import nan, sqrt
 from types import ModuleType
 from typing import Any
@@ -188,3 +189,21 @@ def test_a_seed_draws_the_times_of_executions_too(monkeypatch: pytest.MonkeyPatc
     for seed in (0, 1):
         selection.compute(selection.Job("constant", "image", 100, 2, qps=20.0, seconds=1, seed=seed))
     assert len(set(drawn)) == 2, "alike for all systems, anew for each seed"
+
+
+@pytest.mark.parametrize("qps", [20.0, 333.0])
+def test_what_a_variant_is_capable_of_is_known_as_well_as_tables_know_their_loads(
+    qps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def capable(world: World, workers: int, loads: Sequence[float], rng: Generator, seconds: float) -> dict[str, float]:
+        del world, workers, rng, seconds
+        tried.extend(loads)
+        return {}
+
+    monkeypatch.setattr(World, "capable", capable)
+    monkeypatch.setattr(selection, "world", lambda _: World(CATALOGUE, "a", "cpu", 0.1, "p95"))
+    selection.compute(selection.Job("constant", "image", 100, 2, qps=qps, seconds=1))
+    assert qps in tried and min(tried) < qps < max(tried)
+    assert all(high / low <= 1.0101 for low, high in pairwise(tried))

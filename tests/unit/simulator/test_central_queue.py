@@ -64,9 +64,5 @@ def test_one_queue_is_served_first_come_first_served_in_batches_of_what_waits() 
     )
     assert (result.queries, result.on_time, result.batches) == (6, 5, 4)
     assert result.accuracy == pytest.approx((4 * 0.8 + 1 * 0.4) / 5) and result.violation == pytest.approx(1 / 6)
-    given_up = serve_centrally(
-        arrivals, slo=0.2, workers=2, rule=lambda _: served[True], service=lambda v, n: 0.15, drop_hopeless=True
-    )
-    assert (given_up.on_time, given_up.batches) == (5, 3)
     none = serve_centrally(np.array([]), slo=0.2, workers=1, rule=lambda _: served[True], service=lambda v, n: 1.0)
     assert (none.queries, none.violation) == (0, 0.0) and math.isnan(none.accuracy)
