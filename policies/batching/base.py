@@ -292,7 +292,8 @@ class QueueingPolicy:
             raise IllegalEventError(f"{self.name}: {event} at {now} while no batch runs")
         ended = 0
         if len(self._running) > 1:
-            ended = next((i for i, (run, _) in enumerate(self._running) if run.variant == event.variant), 0)
+            alike = [i for i, (run, _) in enumerate(self._running) if run.variant == event.variant] or [0]
+            ended = next((i for i in alike if self._running[i][0].rows == event.rows), alike[0])
         running, self.began = self._running.pop(ended)
         self.finished(event, running, now, actions)
 

@@ -170,6 +170,19 @@ def test_two_outliers_are_not_allowed_for_and_forgotten_overruns_are_not_either(
     assert policy.margin == 0.0
 
 
+def test_of_batches_that_run_at_a_time_the_one_of_as_many_rows_ended() -> None:
+    """One of 32 rows takes 41 ms; one of one row begins 2 ms later beside it, and ends first."""
+    policy = AdaptiveBatching(patience=0.0)
+    policy.handle(HostingChanged("a", (Hosted("v0", 0.9, AFFINE, executors=2),), 0.2), 0.0)
+    for i in range(3):
+        now = 0.1 * i
+        assert len(offered(loaded(policy, [now + 0.2] * 32, now), now)[0]) == 32
+        assert len(offered(loaded(policy, [now + 0.2], now + 0.002), now + 0.002)[0]) == 1
+        for rows, end in ((1, 0.012), (32, 0.041)):
+            policy.handle(Finished("a", "v0", rows, AFFINE(rows)), now + end)
+    assert policy.margin == 0.0
+
+
 def test_a_head_is_not_given_up_because_batches_overran() -> None:
     policy = AdaptiveBatching(patience=0.0)
     policy.handle(hosting(0.1, AFFINE), 0.0)
