@@ -7,7 +7,7 @@ Rules.
 - ``AccuracyFirst`` keeps no margin; where no slice is in time the query goes where it is done first. Best with capacity
   to spare; under scarcity it fills accurate slices up to the deadline, and any error of the estimate is a miss.
 - ``SlackBlend`` lets the margin grow with the load, to ``share`` of the SLO at full load, where load is the rate of
-  arrivals over the capacity of what the plan hosts. Where no slice keeps the margin the plan's shares decide, if the
+  rows over the capacity of what the plan hosts. Where no slice keeps the margin the plan's shares decide, if the
   slice they name is in time, and else the earliest completion. So it turns from accuracy-first into weighted routing.
 - Where the plan says no latencies, both route by its shares.
 - Of many equally accurate slices the next ``LOOKED_AT`` in turn are compared, so that a query costs no more in a large
@@ -179,8 +179,8 @@ class SlackBlend(AccuracyFirst):
     @override
     def margin(self, query: Query, now: float) -> float:
         """``share`` of the SLO times a power of the load."""
-        self._recent.add(now, now - RATE_WINDOW)
-        load = min(1.0, len(self._recent) / (RATE_WINDOW * self._capacity * self.part))
+        self._recent.add(now, now - RATE_WINDOW, query.rows)
+        load = min(1.0, self._recent.rows / (RATE_WINDOW * self._capacity * self.part))
         part: float = self.share * load**self.steepness
         return part * (query.deadline - query.arrival)
 

@@ -1,5 +1,7 @@
 """What a router reckons by hand: when a slice is done, what margin a load asks for, and which turn a query is."""
 
+from dataclasses import replace
+
 import pytest
 
 from sluicegate.domain.actions import RoutingAction, Send, TellTurns
@@ -107,6 +109,16 @@ def test_the_margin_is_a_power_of_the_load_of_the_last_half_second(start: float)
     assert [router.margin(asked, start + 0.75) for _ in range(9)][-3:] == [1.0, 1.0, 1.0]
     router.handle(PartRead(0.5), start + 8.0)
     assert router.margin(asked, start + 8.0) == 4 / 64, "others send as many"
+
+
+@CLOCKS
+def test_a_query_of_several_rows_is_as_much_load_as_its_rows(start: float) -> None:
+    whole, single = SlackBlend("a"), SlackBlend("a")
+    for router in (whole, single):
+        router.handle(activated(("d", 0.9, (32,))), start)
+    asked = Query("q", "a", start, start + 2.0, 8)
+    margins = [single.margin(replace(asked, rows=1), start) for _ in range(8)]
+    assert whole.margin(asked, start) == margins[-1] > 2 * margins[0]
 
 
 @CLOCKS
