@@ -122,9 +122,14 @@ class TableSelection(EarlyDrop):
         return self._by_load
 
     @override
+    def prune(self, now: float, actions: list[StationAction]) -> None:
+        """Choose the table, which what is given up counts for."""
+        self._choose(now, actions)
+        super().prune(now, actions)
+
+    @override
     def decide(self, now: float, actions: list[StationAction]) -> None:
         """Run what the table says, or fall back."""
-        self._choose(now, actions)
         self._observing.began = now
         table = self.table
         if table is None:
@@ -256,7 +261,7 @@ class TableSelection(EarlyDrop):
             self.missing = None
         else:
             self._miss(load, now, actions)
-        if found is not self.table:
+        if found is None or found is not self.table:  # tables may be withdrawn: then there is none already
             self.table = found
             self._observing.under(found, now)
             self._resolve()

@@ -133,6 +133,21 @@ def test_tables_are_swapped_between_batches_and_none_is_lost() -> None:
     assert ran(chosen.handle(Offered(), 0.05)) == [("small", 1)]
 
 
+@pytest.mark.parametrize(("left", "given_up"), [(0.005, [Reason.HOPELESS] * 4), (0.012, [Reason.SHED] * 3)])
+def test_what_is_given_up_once_tables_are_withdrawn_counts_for_none(left: float, given_up: list[Reason]) -> None:
+    chosen = policy(FRUGAL)
+    arrive(chosen, "q", 0.0)
+    chosen.handle(Offered(), 0.0)
+    chosen.handle(Finished("a", "small", 1, 0.01), 0.01)
+    assert [(one.queries, one.on_time) for one in chosen.take_observed(0.01)] == [(1, 1)]
+    chosen.handle(TablesChanged("a", ()), 0.01)
+    for i in range(4):
+        chosen.handle(Arrived(Query(f"q{i}", "a", 0.01, 0.01 + left)), 0.01)
+    actions = chosen.handle(Offered(), 0.01)
+    assert [a.reason for a in actions if isinstance(a, Drop)] == given_up
+    assert chosen.take_observed(0.01) == chosen.take_observed(5.0) == ()
+
+
 def test_a_table_may_drop_the_head_and_take_part_of_the_queue() -> None:
     drops = table(10.0, [[0, 0, 0], [DROP, 1, 1]], batches=bytes([1, 1, 1, 1, 1, 1]))
     chosen = policy(drops)
