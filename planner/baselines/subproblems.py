@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sluicegate.domain.fleet.device import WHOLE, Device, profile_type
-from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.problems.problem import Problem
@@ -37,14 +36,7 @@ def single_batches(problem: Problem) -> Problem:
     """Profiles that end at a batch of one."""
     catalogue = problem.catalogue
     profiles = {
-        key: Profile(
-            variant=p.variant,
-            device_type=p.device_type,
-            points=(replace(p.points[0], batch=1),),
-            memory_bytes=p.memory_bytes,
-            load=p.load,
-        )
-        for key, p in catalogue.profiles.items()
+        key: replace(p, points=(replace(p.points[0], batch=1),), shorter=()) for key, p in catalogue.profiles.items()
     }
     return replace(problem, catalogue=Catalogue(catalogue.apps, catalogue.variants, profiles))
 

@@ -55,7 +55,9 @@ def rows_served(parts: Sequence[HostedOn], plan: Plan) -> float:
     for placement in plan.placements:
         apps.setdefault((placement.device, placement.slice), set()).add(placement.app)
     rates = {
-        (part.device, part.slice): max((b / s for one in part.hosted for b, s in enumerate(one.curve.seconds, 1)))
+        (part.device, part.slice): max(
+            one.executors * b / s for one in part.hosted for b, s in enumerate(one.curve.seconds, 1)
+        )
         for part in parts
         if part.hosted
     }

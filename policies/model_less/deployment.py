@@ -2,7 +2,8 @@
 
 Rules. The latency of a variant is the median of a batch of one row on the fastest device type that the deployment has;
 its cost the money that a thousand rows take of a device, at the best rate its profile reaches, on the cheapest such
-type: price an hour / 3600 * 1000 * the least seconds a row. Where no device has a price, everything costs nothing.
+type: price an hour / 3600 * 1000 * the least seconds a row / batches at a time. Where no device has a price, everything
+costs nothing.
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 def cost_of(profile: Profile, price: float) -> float:
     """Money for a thousand rows on a device of ``price`` an hour."""
-    return price / 3.6 * min(p.median / p.batch for p in profile.points)
+    return price / 3.6 * min(p.median / p.batch for p in profile.points) / profile.executors
 
 
 def goal_variants(catalogue: Catalogue, devices: Iterable[Device]) -> dict[str, tuple[GoalVariant, ...]]:

@@ -86,4 +86,4 @@ class InstanceWatch:
             return _UNKNOWN
         slo = self._catalogue.apps[app].slo
         fits = [p for p in profile.points if p.median <= slo] or [profile.points[0]]
-        return max(p.batch / p.median for p in fits)
+        return profile.executors * max(p.batch / p.median for p in fits)

@@ -7,7 +7,7 @@ import pytest
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device
 from sluicegate.domain.models.app import App
-from sluicegate.domain.models.profile import BatchLatency, Profile
+from sluicegate.domain.models.profile import BatchLatency, LengthPoints, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Placement
 from sluicegate.planner.allocation.linear import Goal, Matrix
@@ -18,6 +18,7 @@ from sluicegate.planner.baselines.as_published import AtItsWord
 from sluicegate.planner.baselines.clipper_sommelier import ClipperPlanner
 from sluicegate.planner.baselines.subproblems import extreme_variants, keeping_apps, single_batches
 from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
+from sluicegate.planner.problems.throughput import throughput
 from sluicegate.planner.registry import PLANNERS, planner
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
@@ -314,6 +315,17 @@ def test_batches_of_one_keep_what_a_variant_takes_to_load_and_to_hold() -> None:
     profile = single.profiles["a-mid", "cpu"]
     assert profile.points == (BatchLatency(1, 0.02, 0.02),)
     assert (profile.load, profile.memory_bytes, profile.variant, profile.device_type) == (3.5, 70, "a-mid", "cpu")
+
+
+def test_batches_of_one_are_as_many_at_a_time_as_others_are() -> None:
+    shorter = (LengthPoints(8, (BatchLatency(1, 0.01, 0.01),)),)
+    several = {
+        key: replace(p, executors=2, fbr=0.5, length=16, shorter=shorter) for key, p in CATALOGUE.profiles.items()
+    }
+    single = single_batches(replace(asked(1, 1), catalogue=replace(CATALOGUE, profiles=several))).catalogue
+    profile = single.profiles["a-mid", "cpu"]
+    assert (profile.executors, profile.fbr, profile.length, profile.shorter) == (2, 0.5, 16, ())
+    assert throughput(profile, 0.1).qps == 2 * throughput(replace(profile, executors=1), 0.1).qps
 
 
 def test_without_assignment_what_is_served_is_spread_evenly_and_accuracy_follows() -> None:

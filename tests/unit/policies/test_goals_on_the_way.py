@@ -1,5 +1,7 @@
 """Goals of single queries at the door and at the router: refused with a suggestion, or narrowed to what meets them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -325,3 +327,6 @@ def test_costs_are_money_for_a_thousand_rows_at_the_best_rate() -> None:
     assert found["toy-v0"].latency == 0.002
     assert highest_costs(catalogue, priced)["toy-v0"] == pytest.approx(per_row)
     assert goal_variants(catalogue, [Device(name="g0", type="gpu")]) == {}
+    pairs = replace(catalogue, profiles={key: replace(p, executors=2) for key, p in catalogue.profiles.items()})
+    assert highest_costs(pairs, priced)["toy-v0"] == pytest.approx(per_row / 2), "two batches at a time"
+    assert {v.name: v for v in goal_variants(pairs, priced)["toy"]}["toy-v0"].cost == pytest.approx(per_row / 2)

@@ -108,3 +108,15 @@ def test_the_peak_is_the_best_rate_of_batches_within_the_slo_or_that_of_single_r
         watch.found((), T)
         (said,) = watch.reported([slice_of("big.0", BIG, ("v",))], T + 1.0)
         assert said.instance is not None and said.instance.peak == peak
+
+
+def test_an_instance_of_two_executors_that_does_what_one_alone_would_is_not_overloaded() -> None:
+    """120 rows a second, where one executor does 100."""
+    known = catalogue()
+    for executors, state in ((1, InstanceState.OVERLOADED), (2, InstanceState.ACTIVE)):
+        profiles = {key: replace(p, executors=executors) for key, p in known.profiles.items()}
+        watch = InstanceWatch("gpu0", replace(known, profiles=profiles), normal)
+        watch.found((), T)
+        (said,) = watch.reported([slice_of("big.0", BIG, ("swift",), ("swift", 0.01, 120))], T + 1.0)
+        assert said.instance is not None
+        assert (said.instance.peak, said.instance.state) == (executors * 100.0, state)

@@ -45,6 +45,13 @@ def test_a_slice_that_several_apps_share_counts_in_parts() -> None:
     assert rows_served((shared, alone, HostedOn("d2", "whole", ())), plan) == pytest.approx(40.0 / 2 + 10.0)
 
 
+def test_a_slice_of_several_executors_serves_as_many_times_the_rows() -> None:
+    plan = Plan(epoch=Epoch(1, 1), created=T, placements=(Placement("d0", "a", ("a-x",), 1.0, 2),))
+    for executors in (1, 2, 3):
+        hosted = Hosted("a-x", 0.8, SLOW, executors=executors)
+        assert rows_served((HostedOn("d0", "whole", (hosted,)),), plan) == executors * 10.0
+
+
 def test_who_asks_alone_is_never_limited() -> None:
     assert run(planned(), 4.0, greedy=20 * SERVED) == {"greedy": 20 * SERVED}
 
