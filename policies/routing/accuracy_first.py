@@ -95,13 +95,17 @@ class AccuracyFirst:
         """Seconds that must be left between completion and deadline."""
         return 0.0
 
+    def _rows(self, query: Query) -> int:
+        """Rows of ``query``, with those of others."""
+        return query.rows if self.part == 1.0 else max(1, round(query.rows / self.part))
+
     def _route(self, query: Query, now: float) -> Target:
         if not self._by_accuracy:
             return self._by_share()
         latest = query.deadline - self.margin(query, now)
         earliest: tuple[Target, Backlog] | None = None
         earliest_at = 0.0
-        rows = query.rows if self.part == 1.0 else max(1, round(query.rows / self.part))
+        rows = self._rows(query)
         self._turn += 1
         for equals in self._by_accuracy:
             if len(equals) > 1:

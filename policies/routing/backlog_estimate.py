@@ -37,7 +37,7 @@ class Backlog:
             self.busy_until = now
 
     def done_at(self, rows: int, now: float) -> float:
-        """When ``rows`` more would be done if they were sent at ``now``."""
+        """When ``rows`` more would be done if they were sent at ``now``; of none, when what is queued would be."""
         if self.queued and self.busy_until <= now:
             self.advance(now)
         free = self.busy_until if self.busy_until > now else now
@@ -45,7 +45,7 @@ class Backlog:
         if full:
             free += full * self._seconds[-1] * self._every
         if not rest:
-            return free + self._seconds[-1] * (1.0 - self._every)
+            return free + self._seconds[-1] * (1.0 - self._every) if full else free
         return free + self._seconds[rest - 1]
 
     def send(self, rows: int, now: float) -> None:

@@ -32,11 +32,12 @@ class Packing(AccuracyFirst):
 
     @override
     def _route(self, query: Query, now: float) -> Target:
+        rows = self._rows(query)
         latest = query.deadline - self.share * (query.deadline - query.arrival)
         chosen: tuple[Target, Backlog] | None = None
         most, earliest = -1.0, 0.0
         for pair in (pair for same in self._by_accuracy for pair in same):
-            done_at = pair[1].done_at(query.rows, now)
+            done_at = pair[1].done_at(rows, now)
             if done_at <= latest:
                 work = pair[1].done_at(0, now) - now
                 if work > most:
@@ -45,5 +46,5 @@ class Packing(AccuracyFirst):
                 chosen, earliest = pair, done_at
         if chosen is None:
             return self._by_share()
-        chosen[1].send(query.rows, now)
+        chosen[1].send(rows, now)
         return chosen[0]

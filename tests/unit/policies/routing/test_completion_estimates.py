@@ -51,6 +51,15 @@ def test_batches_of_two_executors_begin_twice_as_often_and_take_as_long(start: f
 
 
 @CLOCKS
+def test_an_idle_slice_has_nothing_to_be_done_however_many_executors_it_has(start: float) -> None:
+    for executors in (1, 2):
+        backlog = Backlog((Hosted("v", 0.9, CURVE, executors=executors),))
+        assert backlog.done_at(0, start) == start
+        backlog.send(4, start)
+        assert backlog.done_at(0, start) == start + 16 * TICK / executors
+
+
+@CLOCKS
 def test_what_waits_when_a_batch_ends_forms_the_next_at_that_moment(start: float) -> None:
     backlog = Backlog((Hosted("v", 0.9, CURVE),))
     backlog.report(6, 5 * TICK, start)
@@ -131,10 +140,23 @@ def test_packing_takes_the_fullest_in_time_and_of_those_that_are_late_the_first_
     assert sent(router, start, 64) == "d1"  # 64 would be in time without a margin
     assert sent(router, start, 40) == "d2"  # 30 keep the margin: d0 is full, d1 would be done at 32
     assert sent(router, start, 12) == "d2"  # nobody keeps the margin of 9: 16, 32, 64
+    half = Packing("a", margin=0.0)
+    half.handle(activated(("d0", 0.9, (16, 20)), ("d1", 0.9, (16, 20))), start)
+    half.handle(PartRead(0.5), start)
+    assert [sent(half, start, 40) for _ in range(4)] == ["d0", "d0", "d1", "d1"], "others send as many"
     with_shares = Packing("a")
     told = activated(("d0", 0.9, (16,)), ("d1", 0.9, (8,)), shares=(0.75, 0.25))
     with_shares.handle(PlanActivated(told.plan), start)
     assert sorted(sent(with_shares, start, 64) for _ in range(4)) == ["d0", "d0", "d0", "d1"]
+
+
+@CLOCKS
+def test_of_idle_slices_packing_fills_the_most_accurate_also_beside_one_of_two_executors(start: float) -> None:
+    router = Packing("a")
+    told = activated(("good", 0.9, (16, 16)), ("quick", 0.7, (16, 16)))
+    pair = replace(told.curves[1], hosted=(replace(told.curves[1].hosted[0], executors=2),))
+    router.handle(PlanActivated(told.plan, (told.curves[0], pair)), start)
+    assert sent(router, start, 64) == "good"
 
 
 def turns(router: WeightedRouting, now: float, slo: float = 1.0) -> list[int | TurnsTold]:
