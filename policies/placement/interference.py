@@ -1,11 +1,9 @@
 """Interference on line: measured batch times against what the slowdown model predicted, by slice.
 
 Rules:
-- The ratio measured over predicted is averaged with exponential weights, by slice and by variant on it.
+- The ratio measured over predicted is averaged with exponential weights, by slice.
 - A slice is interfered with once its average exceeds ``threshold`` for ``patience`` batches in a row, and clear again
   once it is below half of the way back to 1: two levels, so that noise does not toggle it.
-- A variant whose ratio stays off on every slice is not a victim of neighbours: its own table is wrong. ``factor`` gives
-  the correction by variant (the planner's latency factor).
 """
 
 from dataclasses import dataclass
@@ -42,14 +40,12 @@ class InterferenceDetector:
         self._patience = patience
         self._weight = weight
         self._slices: dict[str, _Average] = {}
-        self._variants: dict[str, _Average] = {}
 
-    def handle(self, part: str, variant: str, measured: float, predicted: float) -> list[InterferenceChanged]:
+    def handle(self, part: str, measured: float, predicted: float) -> list[InterferenceChanged]:
         """A batch took ``measured`` seconds where ``predicted`` were expected."""
         if not (measured > 0.0 and predicted > 0.0):
             raise InvalidInputError("measured", f"{measured} and {predicted} must be positive seconds")
         ratio = measured / predicted
-        self._fold(self._variants.setdefault(variant, _Average()), ratio)
         average = self._slices.setdefault(part, _Average())
         self._fold(average, ratio)
         average.above = average.above + 1 if average.ratio > self._threshold else 0
@@ -66,13 +62,3 @@ class InterferenceDetector:
         # The first batches count fully: the average does not start biased towards 1.
         weight = max(self._weight, 1.0 / average.seen)
         average.ratio += weight * (ratio - average.ratio)
-
-    def interfered(self, part: str) -> bool:
-        """Whether the slice runs slower than predicted at present."""
-        found = self._slices.get(part)
-        return found is not None and found.on
-
-    def factor(self, variant: str) -> float:
-        """Observed over predicted time of a variant, over all slices."""
-        found = self._variants.get(variant)
-        return 1.0 if found is None else found.ratio

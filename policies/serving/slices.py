@@ -212,7 +212,7 @@ class DeviceSlices:
             for one in report.measured:
                 normal = self.normal(report.slice, one)
                 if normal > 0.0:
-                    actions += self._interference.handle(report.slice, one.variant, one.execution_s, normal)
+                    actions += self._interference.handle(report.slice, one.execution_s, normal)
         return reports
 
     def _leave(self, part: SliceCore, now: float, actions: list[DeviceAction]) -> None:
