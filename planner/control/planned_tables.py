@@ -115,12 +115,14 @@ class PlannedTables:
 
 
 def _told(made: Made) -> list[Announce]:
-    """A library was made, or cannot be."""
+    """A library was made, or no table holds the SLO, or making it failed."""
     if made.make.loads:
         return []
     shelf, tables = made.make.question.shelf, made.tables
     slo = f"{1e3 * shelf.slo:g}ms"
-    detail = f"no table holds {1e3 * shelf.slo:g} ms here; workers fall back"
-    if tables:
-        detail = f"{len(tables)} tables, up to {max(t.qps for t in tables):.4g} queries/s"
-    return [Announce(f"tables:{shelf.app}/{shelf.worker_class}/{slo}", "ready" if tables else "none", detail)]
+    state, detail = "none", f"no table holds {1e3 * shelf.slo:g} ms here; workers fall back"
+    if made.failed:
+        state, detail = "failed", "they could not be made; those there are serve on"
+    elif tables:
+        state, detail = "ready", f"{len(tables)} tables, up to {max(t.qps for t in tables):.4g} queries/s"
+    return [Announce(f"tables:{shelf.app}/{shelf.worker_class}/{slo}", state, detail)]

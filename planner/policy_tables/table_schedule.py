@@ -11,6 +11,8 @@ Rules.
 - What is on the topic already, from an earlier term, is known before the first question.
 - A load asked for is answered while the library is not there; once it is, a load above it is above capacity. One above
   all that the workers could answer is never answered: no table holds it, and making one could take all time and memory.
+- A library that could not be made (its process was ended) takes nothing away. It is tried once more when the plan asks
+  again, and anew once its shelf returns or its question changes.
 """
 
 from collections import OrderedDict
@@ -29,6 +31,8 @@ from sluicegate.planner.policy_tables.table_requests import LibraryRules, Questi
 
 _ABOVE = 1.1
 _CACHED = 8
+_TRIES = 2
+"""Times that a library is tried."""
 _MOST_QPS = 1e7
 
 
@@ -65,10 +69,11 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The answer; no tables where it failed."""
+    """The answer. ``failed``: it could not be made, which says nothing of whether tables hold the SLO."""
 
     make: Make
     tables: tuple[SelectionTable, ...]
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ class TablePublishing:
         self._held: dict[Shelf, dict[float, str]] = {}
         self._first: set[Shelf] = set()
         self._complete: set[Shelf] = set()
+        self._failed: dict[Shelf, int] = {}  # how often in a row
         self._loads: OrderedDict[Shelf, float] = OrderedDict()
         self._cache: OrderedDict[tuple[Shelf, str], tuple[SelectionTable, ...]] = OrderedDict()
         self._out: Make | None = None
@@ -149,7 +155,8 @@ class TablePublishing:
                 else:
                     held[name.qps] = seen
             case LoadMissing(shelf, qps):
-                if shelf not in self._complete and not self._covers(shelf, qps) and qps <= self._most(shelf):
+                over = shelf in self._complete and shelf not in self._failed
+                if not over and not self._covers(shelf, qps) and qps <= self._most(shelf):
                     self._loads[shelf] = max(qps, self._loads.get(shelf, 0.0))
             case Made():
                 self._made(event, actions)
@@ -170,6 +177,8 @@ class TablePublishing:
         for shelf, question in wanted.items():
             asked = fingerprint(question.model)
             if self._prints.get(shelf) == asked:
+                if self._failed.get(shelf, _TRIES) < _TRIES:
+                    self._complete.discard(shelf)
                 continue
             self._forget(shelf)
             self._prints[shelf] = asked
@@ -183,6 +192,7 @@ class TablePublishing:
         self._prints.pop(shelf, None)
         self._first.discard(shelf)
         self._complete.discard(shelf)
+        self._failed.pop(shelf, None)
         self._loads.pop(shelf, None)
 
     def _covers(self, shelf: Shelf, qps: float) -> bool:
@@ -201,6 +211,11 @@ class TablePublishing:
                 f"tables for {shelf}, loads {event.make.loads}, which nobody asked for", (f"{out}",)
             )
         self._out = None
+        if event.failed:
+            if not event.make.loads and self._prints.get(shelf) == asked:
+                self._failed[shelf] = self._failed.get(shelf, 0) + 1
+                self._complete.add(shelf)
+            return
         if not event.make.loads:
             self._cache[shelf, asked] = event.tables
             while len(self._cache) > _CACHED:
@@ -219,6 +234,7 @@ class TablePublishing:
             self._put(TableName(shelf, table.qps), table, actions)
         self._first.add(shelf)
         self._complete.add(shelf)
+        self._failed.pop(shelf, None)
         self._loads.pop(shelf, None)
         self._withdraw(shelf, {t.qps for t in tables}, actions)
 

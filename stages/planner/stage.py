@@ -385,7 +385,8 @@ class PlannerStage:
             tables = await self._maker.make(make)
         except SluiceError as error:
             log.error("no tables for %s on %s: %s", shelf.app, shelf.worker_class, error)
-            tables = ()
+            self._tell(Made(make, (), failed=True))
+            return
         took = self._clock.monotonic() - started
         log.info("%d tables for %s on %s in %.2f s", len(tables), shelf.app, shelf.worker_class, took)
         self._tell(Made(make, tables))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 import sluicegate.stages.planner.stage
+from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.events import TurnsTold
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import BatchLatency, Profile
@@ -23,6 +25,7 @@ from sluicegate.executors.emulated import EmulatedExecutor
 from sluicegate.planner.policy_tables.keys import TableName, decode_name
 from sluicegate.planner.policy_tables.promise_monitor import Held, held
 from sluicegate.planner.policy_tables.table_codec import decode
+from sluicegate.planner.policy_tables.table_schedule import Make
 from sluicegate.policies.serving.device_events import DeviceEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.audit.result_log import read_results
@@ -235,6 +238,25 @@ async def test_tables_are_made_again_for_devices_that_turn_out_slower(tmp_path: 
                 await offer(run, 100.0, 1.0)
         report = await run.settled()
     assert not report.lost
+
+
+async def test_a_library_whose_process_ends_is_made_when_the_plan_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([SluiceError("the process ended")])
+
+    class FailsOnce(MakerHere):
+        @override
+        async def make(self, make: Make) -> tuple[SelectionTable, ...]:
+            if not make.loads and (failure := next(failures, None)):
+                raise failure
+            return await super().make(make)
+
+    monkeypatch.setattr(sluicegate.stages.planner.stage, "TableMaker", FailsOnce)
+    async with running(settings(tmp_path, devices=1), MemoryBroker(), catalogue=catalogue()) as run:
+        await all_serve(run)
+        assert len(await tables_there(run, 1)) >= 2
+        assert len(await said(run, "failed")) == 1
 
 
 async def test_a_worker_that_leaves_changes_the_tables_and_loses_nothing(tmp_path: Path) -> None:

@@ -94,6 +94,15 @@ def test_a_library_is_announced_once_it_is_there_or_no_table_holds_the_slo(there
     assert told == Announce("tables:toy/cpu/250ms", "ready" if there else "none", ready if there else none)
 
 
+def test_a_library_that_could_not_be_made_is_announced_as_that() -> None:
+    made = tables()
+    made.handle(TablesReached())
+    (first,) = makes(made.follow(plan(1, 0.5, 0.5), DEVICES, {}))
+    (whole,) = makes(made.handle(Made(first, library()[:1])))
+    detail = "they could not be made; those there are serve on"
+    assert made.handle(Made(whole, (), failed=True)) == [Announce("tables:toy/cpu/250ms", "failed", detail)]
+
+
 def test_who_takes_over_knows_what_stands_on_the_topic_and_goes_on_from_there() -> None:
     published = library()
     assert len(published) > 1

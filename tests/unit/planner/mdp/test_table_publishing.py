@@ -179,6 +179,36 @@ def test_a_question_that_cannot_be_answered_is_not_asked_for_ever() -> None:
     assert publishing.handle(Made(library, ())) == []
 
 
+def test_a_library_that_could_not_be_made_takes_no_table_away_and_is_tried_once_more_when_it_is_asked_again() -> None:
+    publishing = TablePublishing(RULES)
+    (first,) = makes(publishing.handle(Asked((question(),))))
+    (library,) = makes(answered(publishing, first))
+    failed = Made(library, (), failed=True)
+    assert publishing.handle(failed) == [], "what is published stays, and it is not asked for ever"
+    (urgent,) = makes(publishing.handle(LoadMissing(SHELF, 60.0)))
+    assert urgent.loads == pytest.approx((66.0,)), "loads are answered while no library is there"
+    assert puts(answered(publishing, urgent)) == [TableName(SHELF, pytest.approx(66.0))]
+    assert publishing.handle(Asked((question(),))) == [library]
+    assert publishing.handle(failed) == []
+    assert publishing.handle(Asked((question(),))) == [], "it was tried twice"
+    assert publishing.handle(Asked(())) == []
+    assert publishing.handle(Asked((question(),))) == [library], "the failure is no answer to a shelf that returns"
+    assert publishing.handle(failed) == []
+    assert publishing.handle(Asked((question(),))) == [library]
+    assert len(puts(answered(publishing, library))) >= 2
+    assert publishing.handle(Asked((question(),))) == [] == publishing.handle(LoadMissing(SHELF, 320.0))
+
+
+def test_a_library_that_could_not_be_made_for_a_question_of_before_is_no_try_of_the_one_that_is_asked() -> None:
+    publishing = TablePublishing(RULES)
+    (library,) = makes(publishing.handle(Asked((question(qps=0.0),))))
+    assert publishing.handle(Asked((question(workers=1, qps=0.0),))) == []
+    (other,) = makes(publishing.handle(Made(library, (), failed=True)))
+    assert other.question.model.workers == 1
+    publishing.handle(Made(other, (), failed=True))
+    assert publishing.handle(Asked((question(workers=1, qps=0.0),))) == [other]
+
+
 @pytest.mark.parametrize(("allowed", "published"), [(1.0, [44.0]), (0.999, [])])
 def test_a_table_that_promises_as_many_violations_as_are_tolerated_is_published(
     allowed: float, published: list[float]
