@@ -144,7 +144,8 @@ class LiveScaling:
 
     def _tick(self, now: float) -> list[LiveAction]:
         actions: list[LiveAction] = []
-        for found in self._workers.handle(WorkerTick(), now):
+        spare = frozenset(self._spare[device] for device in self._free(now))
+        for found in self._workers.handle(WorkerTick(spare), now):
             match found:
                 case AddWorker(hardware, why):
                     actions += self._start(hardware, f"one more worker of {hardware} ({why})", (), now)
@@ -157,14 +158,13 @@ class LiveScaling:
                     assert_never(found)
         return actions
 
+    def _free(self, now: float) -> list[str]:
+        return [d for d in self._spare if d not in self._running and self._ended.get(d, 0.0) <= now]
+
     def _start(
         self, hardware: str, why: str, holds: tuple[str, ...], now: float, *, first: str = ""
     ) -> list[LiveAction]:
-        free = [
-            device
-            for device, kind in self._spare.items()
-            if kind == hardware and device not in self._running and self._ended.get(device, 0.0) <= now
-        ]
+        free = [device for device in self._free(now) if self._spare[device] == hardware]
         if not free:
             return [Announce(f"workers:{hardware}", "none_left", f"{why}; no spare is left")]
         device = first if first in free else free[0]

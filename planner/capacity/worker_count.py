@@ -4,6 +4,7 @@ Rules, every two seconds, at most one worker at a time and none within 30 s of t
 - Used: the least used worker of a hardware is used above 80 %: one more of it.
 - Interfered: every instance on every worker of a hardware is INTERFERED: one more of it.
 - Overloaded: more than 80 % of all workers hold an OVERLOADED instance: one more of the hardware that most of them are.
+- Where several need one, the first of them that a spare is left of gets it; one that has none holds up no other.
 - A worker not heard of for the timeout is replaced at once, whatever the cooldown, by one of its hardware that loads
   what the dead one was recorded to hold.
 - Who stands by forgets a worker not heard of for ``FORGOTTEN`` more: whoever led has replaced it. One that died with
@@ -11,7 +12,7 @@ Rules, every two seconds, at most one worker at a time and none within 30 s of t
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import assert_never
@@ -42,7 +43,9 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTick:
-    """Time went on."""
+    """Time went on. ``spare``: the hardware of which another worker can be had; None: all."""
+
+    spare: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,14 @@ class ReplaceWorker:
 class WorkerScaling:
     """Decides how many workers there are. ``timeout``: seconds without a heartbeat after which a worker is dead."""
 
-    __slots__ = ("_beats", "_last", "_looked", "timeout")
+    __slots__ = ("_beats", "_last", "_looked", "_told", "timeout")
 
     def __init__(self, *, timeout: float = 2.0) -> None:
         self.timeout = timeout
         self._beats: dict[str, tuple[WorkerBeat, float]] = {}
         self._last = -inf
         self._looked = -inf
+        self._told = -inf
 
     def handle(self, event: WorkerBeat | WorkerLeft | WorkerTick, now: float) -> list[AddWorker | ReplaceWorker]:
         """Decide."""
@@ -83,8 +87,8 @@ class WorkerScaling:
             case WorkerLeft(worker):
                 self._beats.pop(worker, None)
                 return []
-            case WorkerTick():
-                return [*self._replace(now), *self._add(now)]
+            case WorkerTick(spare):
+                return [*self._replace(now), *self._add(spare, now)]
             case _:
                 assert_never(event)
 
@@ -101,26 +105,31 @@ class WorkerScaling:
             del self._beats[beat.worker]
         return [ReplaceWorker(b.worker, b.hardware, tuple(sorted(b.instances))) for b in dead]
 
-    def _add(self, now: float) -> list[AddWorker | ReplaceWorker]:
+    def _add(self, spare: frozenset[str] | None, now: float) -> list[AddWorker | ReplaceWorker]:
         if now - self._looked < EVERY or now - self._last < COOLDOWN or not self._beats:
             return []
         self._looked = now
-        found = self._needed([beat for beat, _ in self._beats.values()])
-        if found is None:
+        needed = list(self._needed([beat for beat, _ in self._beats.values()]))
+        for found in needed:
+            if spare is None or found.hardware in spare:
+                self._last = now
+                return [found]
+        if not needed or now - self._told < COOLDOWN:
             return []
-        self._last = now
-        return [found]
+        self._told = now
+        return [needed[0]]
 
-    def _needed(self, beats: list[WorkerBeat]) -> AddWorker | None:
+    def _needed(self, beats: list[WorkerBeat]) -> Iterator[AddWorker]:
         for hardware in sorted({b.hardware for b in beats}):
             mine = [b for b in beats if b.hardware == hardware]
             if min(b.used for b in mine) > USED:
-                return AddWorker(hardware, "used")
+                yield AddWorker(hardware, "used")
+                continue
             states = [state for b in mine for state in b.instances.values()]
             if states and all(state is InstanceState.INTERFERED for state in states):
-                return AddWorker(hardware, "interfered")
+                yield AddWorker(hardware, "interfered")
         holding = [b for b in beats if InstanceState.OVERLOADED in b.instances.values()]
         if len(holding) > USED * len(beats):
             most = Counter(b.hardware for b in holding)
-            return AddWorker(min(most, key=lambda h: (-most[h], h)), "overloaded")
-        return None
+            for hardware in sorted(most, key=lambda h: (-most[h], h)):
+                yield AddWorker(hardware, "overloaded")

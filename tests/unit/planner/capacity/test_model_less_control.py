@@ -84,6 +84,20 @@ def test_where_a_hardware_is_used_up_a_spare_of_it_is_started_in_their_order_unt
     ]
 
 
+def test_a_hardware_that_no_spare_is_left_of_holds_up_none_of_the_others() -> None:
+    rule = LiveScaling({"gpu8": "gpu"}, timeout=2.0)
+    found = []
+    for second in range(70):
+        for worker, used in (("cpu0", 0.9), ("gpu0", 0.1 if second < 10 else 0.99)):
+            rule.handle(beat(worker, used, "v"), NOW + second)
+        if second > 14:
+            rule.handle(beat("gpu8", 0.99, "v"), NOW + second)
+        found += [(second, action) for action in rule.handle(Ticked(), NOW + second)]
+    left = Announce("workers:cpu", "none_left", "one more worker of cpu (used); no spare is left")
+    started = Announce("workers:gpu", "started", "one more worker of gpu (used): gpu8")
+    assert found == [(0, left), (10, Start("gpu8")), (10, started), (40, left)]
+
+
 def test_a_dead_worker_is_replaced_by_itself_where_it_is_a_spare_and_gets_what_was_recorded_of_it() -> None:
     rule = scaling()
     rule.handle(beat("gpu9", 0.1, "u", "v"), NOW)

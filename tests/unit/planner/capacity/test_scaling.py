@@ -206,6 +206,13 @@ def test_a_worker_of_the_commonest_hardware_is_added_where_most_workers_hold_ove
     assert workers(*beats) == []
 
 
+def test_where_most_workers_hold_overload_and_no_spare_of_the_commonest_is_left_another_of_them_is_added() -> None:
+    scaling = WorkerScaling()
+    for name, hardware in (("w0", "cpu"), ("w1", "cpu"), ("g0", "gpu")):
+        scaling.handle(WorkerBeat(name, hardware, 0.5, {"v": OVERLOADED}), 0.0)
+    assert scaling.handle(WorkerTick(frozenset({"gpu"})), 0.1) == [AddWorker("gpu", "overloaded")]
+
+
 def test_after_one_worker_no_other_is_added_for_thirty_seconds() -> None:
     scaling = WorkerScaling(timeout=100.0)
     scaling.handle(WorkerBeat("w0", "cpu", 0.9, {}), 0.0)
