@@ -31,9 +31,11 @@ from sluicegate.planner.capacity.spare_pool import (
     WorkerEnded,
     WorkerHeard,
 )
-from sluicegate.planner.estimates.demand_estimate import DemandEstimator
+from sluicegate.planner.estimates.demand_estimate import DemandEstimator, DemandSettings
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
+_NONE = 1e-12
+"""Queries a second that no worker is for."""
 _HEARD = 5.0
 """Seconds for which what a worker said of its queue counts: some heartbeats."""
 
@@ -60,7 +62,7 @@ class LoadScaling:
         self._headroom = headroom
         self._lead = lead
         self._units_of = units_of
-        self._demand = DemandEstimator()
+        self._demand = DemandEstimator(DemandSettings(min_qps=_NONE))
         self._trends = {app: Trend() for app in units}
         self._queued: dict[str, tuple[float, int]] = {}  # when it was told, and how many
 

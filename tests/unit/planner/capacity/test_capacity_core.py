@@ -545,6 +545,32 @@ def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_o
     assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
 
 
+def test_an_app_that_nobody_asks_wants_no_worker_and_one_that_was_asked_none_once_that_is_over() -> None:
+    """Of a batch that takes 40 s too: nothing, rounded up."""
+    scaler = Autoscaler({"a0": 4, "b0": 1}, ScalingSettings(keep_alive=20.0))
+    fleet = ElasticFleet(1, ("s0", "s1"), settle=SETTLE, patience=60.0, start_timeout=30.0)
+    units = {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5), "b": Unit("b0", batch=1, seconds=40.0, slo=90.0)}
+    rule = LoadScaling(units, scaler, fleet, headroom=1.25, lead=10.0)
+
+    def wants(seconds: int, qps: int) -> dict[str, int]:
+        nonlocal now
+        told: dict[str, int] = {}
+        for _ in range(seconds):
+            now += 1.0
+            if qps:
+                rule.handle(DemandCounted("a", qps, 1.0), now)
+            told = {one.app: one.workers for one in rule.handle(Ticked(), now) if isinstance(one, Wants)}
+        return told
+
+    now = START
+    assert wants(5, 0) == {"a": 0, "b": 0}
+    assert fleet.state("s0") is SpareState.OFF
+    assert wants(30, 35) == {"a": 2, "b": 0}
+    assert fleet.state("s0") is SpareState.STARTING
+    assert wants(120, 0) == {"a": 0, "b": 0}
+    assert fleet.state("s0") is SpareState.ENDING, "withdrawn, and ended as nothing is held there"
+
+
 def test_what_waits_at_a_worker_that_fell_silent_counts_no_more() -> None:
     rule = LoadScaling(
         {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5)},
