@@ -11,7 +11,8 @@ from sluicegate.planner.capacity.procurement import AskSpot, InstanceUp, Kind, N
 
 @dataclass(frozen=True, slots=True)
 class WorkerReported:
-    """A heartbeat. ``utilisation``: busy share since the last, 0..1; ``queued``: queries; ``leaving``: it ends."""
+    """A heartbeat. ``utilisation``: busy share since the last, 0..1; ``queued``: queries there; ``leaving``: it ends;
+    ``rows``: that wait for a batch."""
 
     device: str
     hardware: str
@@ -19,6 +20,7 @@ class WorkerReported:
     queued: int
     variants: tuple[str, ...] = ()
     leaving: bool = False
+    rows: int = 0
 
     @property
     def idle(self) -> bool:

@@ -1,7 +1,7 @@
 """As many workers as the load needs.
 
 Rules. At each look the demand of every app, measured and by its trend for when a worker that is started now would
-serve, and what waits, become queries on hand; ``autoscaling`` says how many workers that is, kept for a while;
+serve, and what waits, become rows on hand; ``autoscaling`` says how many workers that is, kept for a while;
 ``spare_pool`` which spare devices start, are withdrawn and end. An app that is registered later counts
 from then on, and one that is retired no more. What waited at a worker that is silent counts no more:
 it died, and others have what it held.
@@ -64,7 +64,7 @@ class LoadScaling:
         self._units_of = units_of
         self._demand = DemandEstimator(DemandSettings(min_qps=_NONE))
         self._trends = {app: Trend() for app in units}
-        self._queued: dict[str, tuple[float, int]] = {}  # when it was told, and how many
+        self._waiting: dict[str, tuple[float, int]] = {}  # when it was told, and how many rows
 
     def handle(self, event: CapacityEvent, now: float) -> list[CapacityAction]:
         """Decide."""
@@ -72,12 +72,12 @@ class LoadScaling:
             case DemandCounted():
                 self._demand.handle(event, now)
             case WorkerReported(device):
-                self._queued[device] = now, 0 if event.leaving else event.queued
+                self._waiting[device] = now, 0 if event.leaving else event.rows
                 return self._tell(WorkerHeard(device, event.idle, event.leaving), now)
             case WorkerStarted(device, ok) if not ok:
                 return self._tell(WorkerEnded(device, failed=True), now)
             case WorkerStopped(device):
-                self._queued.pop(device, None)
+                self._waiting.pop(device, None)
                 return self._tell(WorkerEnded(device), now)
             case Registered(apps, variants, profiles) if self._units_of is not None:
                 return self._registered(self._units_of(Catalogue.of(apps, variants, profiles)))
@@ -97,8 +97,8 @@ class LoadScaling:
     def _look(self, now: float) -> list[CapacityAction]:
         rates = {app: self._demand.estimate(app, now).qps for app in self._units}
         everything = sum(rates.values())
-        self._queued = {device: told for device, told in self._queued.items() if now - told[0] <= _HEARD}
-        waiting = sum(queued for _, queued in self._queued.values())
+        self._waiting = {device: told for device, told in self._waiting.items() if now - told[0] <= _HEARD}
+        waiting = sum(rows for _, rows in self._waiting.values())
         actions: list[CapacityAction] = []
         for app, unit in self._units.items():
             trend = self._trends[app]

@@ -156,7 +156,8 @@ class ElasticControl:
             seen = event.seen
             used = min(1.0, event.busy_s / self._model.heartbeat)
             variants = tuple(variant for part in event.slices for variant in part.loaded)
-            self._tell(WorkerReported(seen.device, seen.type, used, event.queued, variants, seen.leaving), now)
+            rows = sum(part.rows for part in event.slices)
+            self._tell(WorkerReported(seen.device, seen.type, used, event.queued, variants, seen.leaving, rows), now)
 
     def _look(self, _: object, now: float) -> None:
         self._plant.timeline.at(now + self._model.period, self._look)

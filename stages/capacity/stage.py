@@ -169,8 +169,9 @@ class CapacityStage:
         beat = control.decode_heartbeat(record.value)
         if beat.stands_by:
             return
-        seen = beat.seen
-        self._tell(WorkerReported(seen.device, seen.type, beat.utilisation, beat.queued, beat.variants, seen.leaving))
+        seen, used = beat.seen, beat.utilisation
+        rows = sum(part.queued for part in beat.slices)
+        self._tell(WorkerReported(seen.device, seen.type, used, beat.queued, beat.variants, seen.leaving, rows))
 
     def _on_instance(self, record: Record) -> None:
         key = (record.key or b"").decode(errors="replace")

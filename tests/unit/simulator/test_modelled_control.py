@@ -433,7 +433,7 @@ SEEN = DeviceSeen("new", "gpu", "new.1", leaving=True)
 
 def beat(busy_s: float = 0.0, queued: int = 0, overdue: tuple[float, ...] = ()) -> Beat:
     parts = tuple(
-        SliceReport(f"s{i}", "gpu", 0, 0.0, (f"v{i}",), (), (), 0.0, seconds) for i, seconds in enumerate(overdue)
+        SliceReport(f"s{i}", "gpu", 8 + i, 0.0, (f"v{i}",), (), (), 0.0, seconds) for i, seconds in enumerate(overdue)
     )
     return Beat(SEEN, NO_EPOCH, queued, busy_s, parts, (), 0.125, (EndsCounted("a", 4, 1),))
 
@@ -541,7 +541,7 @@ def test_a_heartbeat_tells_capacity_the_part_of_the_time_that_was_busy_at_most_a
     control.heard(first, START + 1.0)
     control.heard(second, START + 2.0)
     assert heard.of(WorkerReported) == [
-        (1.0, "1", WorkerReported("new", "gpu", 0.25, 4, ("v0", "v1"), True)),
+        (1.0, "1", WorkerReported("new", "gpu", 0.25, 4, ("v0", "v1"), True, 8 + 9)),
         (2.0, "1", WorkerReported("new", "gpu", 1.0, 2, (), True)),
     ]
     assert inner.told[1:] == [(1.0, first), (2.0, second)]

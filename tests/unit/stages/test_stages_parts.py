@@ -426,11 +426,11 @@ async def test_what_goes_by_the_load_is_told_a_time_that_never_goes_back_and_wha
 async def test_a_rule_of_capacity_hears_of_a_device_only_from_the_worker_that_runs_it() -> None:
     broker, topics, stop = MemoryBroker(), Topics("t"), asyncio.Event()
     await broker.admin().create_topics(topics.specs(["toy"], ["d0"]))
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
 
     def handle(event: CapacityEvent, now: float) -> Sequence[CapacityAction]:
         if isinstance(event, WorkerReported):
-            told.append(event.queued)
+            told.append((event.queued, event.rows))
             stop.set()
         return []
 
@@ -443,10 +443,11 @@ async def test_a_rule_of_capacity_hears_of_a_device_only_from_the_worker_that_ru
         while not running.done():
             for queued, stands_by in ((3, True), (7, False)):
                 seen = DeviceSeen("d0", "cpu", f"i{queued}")
-                beat = control.Heartbeat(seen=seen, at=9.0, queued=queued, stands_by=stands_by)
+                parts = (control.SliceState("s0", 8 * queued), control.SliceState("s1", 1))
+                beat = control.Heartbeat(seen=seen, at=9.0, queued=queued, slices=parts, stands_by=stands_by)
                 await producer.send(topics.devices_metrics, control.encode_heartbeat(beat), key=b"d0")
             await asyncio.sleep(0.01)
-    assert set(told) == {7}
+    assert set(told) == {(7, 57)}, "queries there, and rows that wait in its slices"
     await broker.close()
 
 

@@ -516,15 +516,16 @@ def test_a_worker_that_could_not_start_is_held_for_ended_and_one_that_did_is_not
 
 
 @pytest.mark.parametrize(
-    ("queued", "leaving", "wants"),
+    ("rows", "leaving", "wants"),
     [(0, False, (2, 3)), (23, False, (3, 3)), (22, False, (2, 3)), (30, False, (3, 3)), (30, True, (2, 3))],
 )
 def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_of_what_waits(
-    queued: int, leaving: bool, wants: tuple[int, int]
+    rows: int, leaving: bool, wants: tuple[int, int]
 ) -> None:
     """By hand: 1.25 x 35 a second x 0.1 s are 4.4 on hand, in batches of 4; 1.25 x 9 x 0.4 s are 4.5, in twos.
 
-    Of 23 that wait 18.3 are of the first, to be gone within 0.5 s: 3.66 more on hand. Who leaves takes its own along.
+    Of 23 rows that wait, of however many queries, 18.3 are of the first, to be gone within 0.5 s: 3.66 more on hand.
+    Who leaves takes its own along.
     """
     rule = LoadScaling(
         {"a": Unit("a0", batch=4, seconds=0.1, slo=0.5), "b": Unit("b0", batch=2, seconds=0.4, slo=2.0)},
@@ -539,8 +540,8 @@ def test_each_app_wants_the_batches_of_its_own_load_with_headroom_and_its_part_o
         now += 1.0
         core.handle(DemandCounted("a", 35, 1.0), now)
         core.handle(DemandCounted("b", 9, 1.0), now)
-        core.handle(WorkerReported("d", "cpu", 0.5, queued, ("a0",), leaving), now)
-        core.handle(WorkerReported("s8", "cpu", 0.5, 7, ("a0",), True), now)
+        core.handle(WorkerReported("d", "cpu", 0.5, min(3, rows), ("a0",), leaving, rows), now)
+        core.handle(WorkerReported("s8", "cpu", 0.5, 7, ("a0",), True, 7), now)
         told = core.handle(Ticked(), now)
     assert [(w.app, w.workers) for w in told if isinstance(w, Wants)] == list(zip("ab", wants, strict=True))
 
@@ -585,7 +586,7 @@ def test_what_waits_at_a_worker_that_fell_silent_counts_no_more() -> None:
         for now in range(start, end):
             rule.handle(DemandCounted("a", 35, 1.0), START + now)
             for device in reporting:
-                rule.handle(WorkerReported(device, "cpu", 0.9, 30, ("a0",)), START + now)
+                rule.handle(WorkerReported(device, "cpu", 0.9, 4, ("a0",), rows=30), START + now)
             said = rule.handle(Ticked(), START + now)
             found += [action.workers for action in said if isinstance(action, Wants)]
         return found
