@@ -2,8 +2,9 @@
 
 Rules. Counts of all workers add up, a table at a time. Once a stretch of ``period`` seconds holds ``fewest`` queries of
 a table it is judged, and a new stretch begins. A shelf of tables is adrift while any of its tables broke a promise in
-its last stretch by more than chance allows; that is said at once, and every minute while it lasts. ``z`` is stricter
-than for a single look: a stretch is judged every few seconds, for months.
+its last stretch by more than chance allows; that is said at once, and every minute while it lasts. Tables of another
+fingerprint than the one judged last were replaced, and count no more. ``z`` is stricter than for a single look: a
+stretch is judged every few seconds, for months.
 """
 
 import math
@@ -42,7 +43,7 @@ class DriftWatch:
         self._fewest = fewest
         self._z = z
         self._stretches: dict[tuple[str, str, float, str, float], _Stretch] = {}
-        self._adrift: dict[tuple[str, str, float], dict[float, float]] = {}
+        self._adrift: dict[tuple[str, str, float], set[tuple[str, float]]] = {}
         self._told: dict[tuple[str, str, float], float] = {}
 
     def handle(self, counted: Iterable[TableObserved], now: float) -> list[Announce]:
@@ -66,20 +67,21 @@ class DriftWatch:
         return said
 
     def _judge(self, sums: TableObserved, now: float) -> list[Announce]:
-        table = self._tables.get((sums.fingerprint, sums.qps))
+        name = (sums.fingerprint, sums.qps)
+        table = self._tables.get(name)
         if table is None:
             return []  # withdrawn meanwhile
         alarms = check(table, observed(sums), self._z)
         shelf = (sums.app, sums.worker_class, sums.slo)
-        adrift = self._adrift.setdefault(shelf, {})
-        told = bool(adrift)
+        before = self._adrift.get(shelf, set())
+        adrift = self._adrift[shelf] = {one for one in before if one[0] == sums.fingerprint}
         if not alarms:
-            adrift.pop(sums.qps, None)
-            if adrift or not told:
+            adrift.discard(name)
+            if adrift or not before:
                 return []
             return [Announce(_subject(shelf), "as_promised", "the selection tables hold what they promise again")]
-        adrift[sums.qps] = now
-        if told and now - self._told.get(shelf, -math.inf) < _AGAIN:
+        adrift.add(name)
+        if before and now - self._told.get(shelf, -math.inf) < _AGAIN:
             return []
         self._told[shelf] = now
         promises = ",".join(a.promise for a in alarms)

@@ -150,6 +150,21 @@ def test_a_shelf_is_as_promised_once_the_last_of_its_tables_holds_what_it_promis
     assert there.handle([], NOW + 40.0) == []
 
 
+def test_a_table_that_was_replaced_while_it_drifted_keeps_its_shelf_adrift_no_longer() -> None:
+    there = DriftWatch({("f", 100.0): PROMISED, ("g", 90.0): PROMISED, ("g", 100.0): PROMISED}, period=10.0)
+    there.handle([late(300)], NOW)
+    (said,) = there.handle([], NOW + 10.0)
+    assert said.state == "drift"
+    there.handle([replace(good(300, 90.0), fingerprint="g")], NOW + 10.0)
+    (said,) = there.handle([], NOW + 20.0)
+    assert said.state == "as_promised"
+    there.handle([replace(late(300), fingerprint="g"), replace(late(300, 90.0), fingerprint="g")], NOW + 70.0)
+    (said,) = there.handle([], NOW + 80.0)
+    assert said.state == "drift"
+    there.handle([replace(good(300), fingerprint="g")], NOW + 80.0)
+    assert there.handle([], NOW + 90.0) == [], "of its own fingerprint the other still breaks its promise"
+
+
 def test_of_many_executions_half_are_kept_as_soon_as_there_are_more_than_20000() -> None:
     there = watch(PROMISED)
     slow = (3.0,) * 10_000 + (1.0,) * 10_000
