@@ -38,6 +38,16 @@ def test_shortage_is_told_with_the_first_plan_that_lacks_and_its_end_with_the_se
     assert watch.observe(plan(8, a=0.9, b=1.0)) != []
 
 
+def test_an_app_that_was_retired_while_it_lacked_is_told_to_lack_again_or_to_be_served() -> None:
+    for again, states in ((0.5, ["shortage", "", ""]), (1.0, ["", "served", ""])):
+        watch = ShortageWatch()
+        (lacks,) = watch.observe(plan(1, a=0.5, b=1.0))
+        assert lacks.state == "shortage"
+        assert [watch.observe(plan(number, b=1.0)) for number in range(2, 7)] == [[]] * 5, "not planned for"
+        told = [watch.observe(plan(number, a=again, b=1.0)) for number in range(7, 10)]
+        assert ["".join(one.state for one in said) for said in told] == states
+
+
 def test_what_lacks_is_never_told_as_all_however_much_counts_as_enough() -> None:
     (said,) = ShortageWatch(enough=1.0).observe(plan(1, a=0.99999))
     assert said.detail == "the devices can serve 99.9% of 40.0 rows/s"
