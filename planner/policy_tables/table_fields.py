@@ -14,8 +14,9 @@ class TableFields(BaseModel):
     latencies, for executions that vary; ``arrival_shape``: of the Gamma gaps between arrivals that tables expect, 1 is
     Poisson, below 1 bursty; ``batching``: "maximal" runs all that wait, "variable" the best number of them; ``late``:
     what cannot be in time is served all the same, or dropped; ``phases``: groups of turns that tables tell apart, 1 for
-    none; ``turns_s``: how often routers then tell workers the turns they have given; ``max_violation``: promised at
-    most by a table that is published; ``watch_s``: over which promises are compared with what came of them.
+    none, and none are where ``arrival_shape`` times the workers is no whole number, nor more than that; ``turns_s``:
+    how often routers then tell workers the turns they have given; ``max_violation``: promised at most by a table that
+    is published; ``watch_s``: over which promises are compared with what came of them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

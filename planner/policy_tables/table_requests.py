@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.fleet.device import Device, profile_type
 from sluicegate.domain.plan import Placement, Plan
+from sluicegate.planner.mdp.arrival_process import worker_arrivals
 from sluicegate.planner.mdp.mdp_model import (
     MAX_WORKERS,
     Batching,
@@ -158,13 +159,19 @@ def _model(
     model = model_of(variants, slo, workers, rules)
     if model is None:
         return None
-    return replace(
+    asked = replace(
         model,
         qps=plan.demand.get(app, 0.0) * min(whole, 1.0) * (workers / len(placed) if equal else 1.0),
         dispatch="round_robin" if equal else "weighted",
         share=None if equal else sum(p.share for p in mine) / len(mine) / whole,
-        phases=min(rules.phases, workers) if equal else 1,
     )
+    return replace(asked, phases=_told_apart(asked, rules.phases) if equal else 1)
+
+
+def _told_apart(model: SelectionModel, phases: int) -> int:
+    """As many of ``phases`` as the arrivals at a worker have: none where their stages are not whole."""
+    arrivals = worker_arrivals(model)
+    return min(phases, model.workers, max(1, round(arrivals.shape))) if arrivals.staged else 1
 
 
 def front(

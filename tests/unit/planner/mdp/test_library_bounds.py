@@ -1,5 +1,6 @@
 """Which loads a library of tables covers, and what its tables are made of."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -258,3 +259,16 @@ def test_more_equal_workers_than_a_model_takes_are_as_many_as_it_takes_at_their_
     assert asked.model.qps == pytest.approx(80.0 * 0.8)
     (asked,) = questions(plan(*placed[:3]), CATALOGUE, many, {}, TableRules(phases=4))
     assert (asked.model.workers, asked.model.phases) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "workers", "phases"), [(0.5, 2, 1), (0.5, 3, 1), (0.5, 6, 3), (1.5, 3, 1), (1.5, 2, 2), (0.5, 1, 1)]
+)
+def test_as_many_phases_are_told_apart_as_the_arrivals_at_a_worker_have_whole_stages(
+    shape: float, workers: int, phases: int
+) -> None:
+    devices = [Device(name=f"n{i}", type="cpu") for i in range(workers)]
+    placed = [Placement(d.name, "a", ("v",), 1.0 / workers, 8) for d in devices]
+    (asked,) = questions(plan(*placed), CATALOGUE, devices, {}, TableRules(phases=4, arrival_shape=shape))
+    assert asked.model.phases == phases
+    generate(replace(asked.model, grid=4, queue=2))
