@@ -260,7 +260,9 @@ def _files() -> Mapping[str, Decoder]:
     return {
         "settings": _of_file(load, "settings.yaml", b"prefix: a\ndevices: [{name: d0}]\nplanner: {period_s: 3}\n"),
         "scenario": _of_file(
-            lambda file: scenario_of(read_scenario(file, {"SLUICE_DATA": "/data"})), "scenario.yaml", *whole
+            lambda file: scenario_of(read_scenario(file, {"SLUICE_DATA": "/data", "SLUICE_HOME": "/home"})),
+            "scenario.yaml",
+            *whole,
         ),
         "problem": _of_file(read_question, "problem.yaml", problem),
         "incident": _of_file(read_windows, "incident.json", windows),
@@ -271,7 +273,7 @@ def _files() -> Mapping[str, Decoder]:
 
 
 def _scenario(file: Path) -> Scenario:
-    return scenario_of(read_scenario(file, {"SLUICE_DATA": "/data"}))
+    return scenario_of(read_scenario(file, {"SLUICE_DATA": "/data", "SLUICE_HOME": "/home"}))
 
 
 def _name(record: Record) -> object:
