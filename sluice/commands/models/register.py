@@ -1,6 +1,7 @@
 """``sluice register``: from a trained model and labelled rows to an app that ``sluice up`` serves."""
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,6 +119,7 @@ def register_command(
         models = [path for model in models for path in _of_folder(model)]
         paths = [_model_at(model, chosen, sha256) for model in models]
         promise = promise_of(mcd, mk)
+        counts = _threads(threads)
         if add:
             registered = Registered(chosen.home)
             paths = [*models_of(registered, app), *paths]
@@ -126,7 +128,12 @@ def register_command(
             min_accuracy = now.min_accuracy if min_accuracy is None else min_accuracy
             weight = now.weight if weight is None else weight
             promise = now.promise if mcd is None and mk is None else promise
-        request = _request(paths, app, validation, metric, slo, _threads(threads), repeats, chance, varying, promise)
+            varying = varying if _given(context, "varying") else ",".join(s.name for s in now.inputs if s.varying)
+            had = registered.served_record(app)
+            assert had is not None  # its models are of it
+            metric = metric if _given(context, "metric") else had.metric
+            counts = counts if _given(context, "threads") else _threads_of(had)
+        request = _request(paths, app, validation, metric, slo, counts, repeats, chance, varying, promise)
         request = replace(request, make_family=make_family, min_accuracy=min_accuracy, weight=weight)
         try:
             made = _register(chosen, request)
@@ -151,10 +158,14 @@ def _check_given(context: typer.Context, mode: str, *taken: str) -> None:
     """Raises InvalidInputError for what was given and would do nothing."""
     for parameter in context.command.params:
         name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and name not in taken:
+        if _given(context, name) and name not in taken:
             shown = "MODEL" if name == "models" else max(parameter.opts, key=len)
             raise InvalidInputError(shown, f"means nothing {mode}; leave it out")
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _change(settings: Settings, app: str, version: int | None, wait: float, *, as_json: bool) -> None:
@@ -289,6 +300,12 @@ def _threads(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise InvalidInputError("--threads", f"{text!r}; give numbers such as 1,2, or none") from error
+
+
+def _threads_of(record: Record) -> tuple[int, ...]:
+    """Threads of the workers that a version was profiled for; none where that was GPUs alone."""
+    types = {p.device_type for c in record.candidates for p in c.profiles}
+    return tuple(sorted(int(of_cpu[1] or 1) for kind in types if (of_cpu := re.fullmatch("cpu([0-9]*)", kind))))
 
 
 def show(made: Any, announced: Announced | None, wait: float, *, added: bool, as_json: bool) -> None:
