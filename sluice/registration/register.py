@@ -68,8 +68,8 @@ async def register_model(request: Request, home: Path | None = None, progress: P
         if known is not None:
             if registered.served_version(request.app) != known.version:
                 registered.publish(known, **terms)
-            elif any(term is not None for term in terms.values()):
-                registered.change(request.app, **terms)
+            elif any(term is not None for term in (request.slo, *terms.values())):
+                registered.change(request.app, slo=request.slo, **terms)
             return Registration(known, registered.folder, known=True)
         journal = Journal(registered.folder / "jobs" / f"{request.app}-{key[:16]}")
         job = Job(request, registered, journal, key, given, rows, progress)

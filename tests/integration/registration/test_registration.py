@@ -356,7 +356,7 @@ def test_apps_of_the_demo_and_one_that_is_being_registered_are_refused(tmp_path:
 
 def test_terms_that_cannot_be_kept_are_refused_before_anything_is_served(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    asked = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    asked = request_of(write_model(tmp_path, linear()), write_rows(tmp_path), slo=0.05)
     registered = Registered(home)
     for wrong in (replace(asked, min_accuracy=1.5), replace(asked, weight=-1.0)):
         with pytest.raises(InvalidInputError, match="min_accuracy" if wrong.min_accuracy else "weight"):
@@ -366,15 +366,19 @@ def test_terms_that_cannot_be_kept_are_refused_before_anything_is_served(tmp_pat
         register(replace(asked, min_accuracy=1.0), home)
     assert registered.apps() == () and registered.versions("mine") == (1,)
 
-    def terms() -> tuple[float, float]:
+    def terms() -> tuple[float, float, float]:
         catalogue = registered.catalogue()
         assert catalogue is not None
-        return catalogue.apps["mine"].min_accuracy, catalogue.apps["mine"].weight
+        served = catalogue.apps["mine"]
+        return served.slo, served.min_accuracy, served.weight
 
     assert register(replace(asked, min_accuracy=0.25, weight=3.0), home).known
-    assert terms() == (0.25, 3.0)
+    assert terms() == (0.05, 0.25, 3.0)
     register(replace(asked, weight=2.0), home)
-    assert terms() == (0.25, 2.0)
+    assert terms() == (0.05, 0.25, 2.0)
+    registered.change("mine", slo=0.08)
+    assert register(asked, home).known
+    assert terms() == (0.05, 0.25, 2.0)
 
 
 def test_what_is_wrong_is_called_as_its_option_is(tmp_path: Path) -> None:
