@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,12 +89,17 @@ def read_model(folder: Path, variant: Variant) -> bytes:
 
 
 def save_catalogue(
-    folder: Path, catalogue: Catalogue, models: Mapping[str, bytes], origin: Mapping[str, str] | None = None
+    folder: Path,
+    catalogue: Catalogue,
+    models: Mapping[str, bytes],
+    origin: Mapping[str, str] | None = None,
+    apps: Collection[str] | None = None,
 ) -> None:
     """Write ``catalogue`` and ``models`` (digest -> bytes) into ``folder``, which is created.
 
-    Models already there are kept. Raises InvalidInputError if a variant's model is neither given nor there, or if the
-    catalogue would not be read back; ConfigurationError if the folder cannot be written.
+    Models already there are kept. ``apps``: those that it says something new of, None for all. Raises InvalidInputError
+    if a model of one of their variants is neither given nor there, or if the catalogue would not be read back;
+    ConfigurationError if the folder cannot be written.
     """
     data = encode(catalogue, dict(origin or {}))
     from_document(decode(data))
@@ -102,7 +107,7 @@ def save_catalogue(
         folder.mkdir(parents=True, exist_ok=True)
         for digest, model in sorted(models.items()):
             save_model(folder, digest, model)
-        check_models(folder, catalogue.variants.values())
+        check_models(folder, (v for v in catalogue.variants.values() if apps is None or v.app in apps))
         write_file(folder / DOCUMENT, data)
     except OSError as error:
         raise ConfigurationError(f"cannot write the catalogue in {folder}: {error.strerror}; choose another") from error
@@ -115,7 +120,7 @@ def keep_profiles(folder: Path, measured: Iterable[Profile]) -> Catalogue:
         now = load_catalogue(folder, verify=False)
         new = {(p.variant, p.device_type): p for p in measured if p.variant in now.variants}
         catalogue = Catalogue.of(now.apps.values(), now.variants.values(), {**now.profiles, **new}.values())
-        save_catalogue(folder, catalogue, {}, load_origin(folder))
+        save_catalogue(folder, catalogue, {}, load_origin(folder), {now.variants[name].app for name, _ in new})
         return catalogue
 
 

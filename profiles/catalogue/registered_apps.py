@@ -262,7 +262,7 @@ class Registered:
         with self.locked():
             now = self.catalogue(verify=False) or Catalogue.of((), (), ())
             catalogue = now.replacing(app, part(now))
-            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder))
+            save_catalogue(self.folder, catalogue, {}, load_origin(self.folder), {app})
             return catalogue
 
     def locked(self, what: str = "catalogue", *, wait: bool = True) -> AbstractContextManager[None]:

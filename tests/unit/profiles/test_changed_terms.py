@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles, save_catalogue
+from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.catalogue_folder import digest_of, keep_profiles, model_path, save_catalogue
 from sluicegate.profiles.catalogue.registered_apps import RECORDS, Record, Registered
 from sluicegate.profiles.formats.catalogue_json import AppDocument, app_to_document
 from sluicegate.sluice.load.sample_inputs import app_samples
@@ -79,6 +80,28 @@ def test_what_another_process_publishes_while_the_lock_is_waited_for_stays(
     after = registered.change("two", slo=0.08)
     assert after.profiles["two-v1", "cpu"] == measured
     assert after.apps["two"].slo == 0.08
+
+
+def test_a_model_of_one_app_that_is_damaged_stops_no_change_of_another(registered: Registered) -> None:
+    known = registered.catalogue(verify=False)
+    assert known is not None
+    models = {name: name.encode() for name in known.variants}
+    variants = [
+        replace(v, model=model_path(digest := digest_of(models[name])), digest=digest, size_bytes=len(models[name]))
+        for name, v in known.variants.items()
+    ]
+    known = Catalogue.of(known.apps.values(), variants, known.profiles.values())
+    save_catalogue(registered.folder, known, {digest_of(model): model for model in models.values()})
+    (registered.folder / known.variants["two-v1"].model).write_bytes(b"cut")
+    assert registered.change("one", slo=0.08).apps["one"].slo == 0.08
+    measured = replace(known.profiles["one-v1", "cpu"], load=7.0)
+    assert keep_profiles(registered.folder, [measured]).profiles["one-v1", "cpu"] == measured
+    with pytest.raises(InvalidInputError, match=r"two-v1\.model: 3 bytes where 6 were recorded"):
+        registered.change("two", slo=0.08)
+    with pytest.raises(InvalidInputError, match=r"two-v1\.model: 3 bytes where 6 were recorded"):
+        keep_profiles(registered.folder, [known.profiles["two-v0", "cpu"]])
+    registered.retire("one")
+    assert registered.apps() == ("two",)
 
 
 def test_a_version_that_cannot_be_written_is_told_in_one_line(registered: Registered) -> None:
