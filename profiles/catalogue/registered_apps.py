@@ -2,12 +2,14 @@
 
 ``catalogue.json`` and ``models/<sha256>.onnx`` as in ``sluicegate.profiles.catalogue.catalogue_folder``;
 ``records/<app>.v<N>.json`` for each version of an app, with its candidates, those that are not served included, and
-why; ``records/<app>.v<N>.npz`` with some of its validation rows, to try it with; ``demo-apps`` where somebody has said
-whether the demo's apps are served.
+why; ``records/<app>.v<N>.npz`` with some of its validation rows, to try it with; ``records/<app>.v<N>.served.json``
+with what was served of a version until another took its place; ``demo-apps`` where somebody has said whether the demo's
+apps are served.
 
 Rules. An app is what the catalogue says it is: one version's served variants, named ``<app>.v<N>.<recipe>``. The record
 is written before, the catalogue replaced in one step after: nobody sees an app that is half registered. Records are not
-changed or deleted, so that a version can be published again. Whoever changes the catalogue holds the folder's lock.
+changed or deleted, so that a version can be published again, with the profiles that it had last. Whoever changes the
+catalogue holds the folder's lock.
 """
 
 import io
@@ -42,6 +44,8 @@ from sluicegate.profiles.formats.catalogue_json import (
     ProfileDocument,
     VariantDocument,
     app_to_document,
+    decode,
+    encode,
     from_document,
 )
 from sluicegate.profiles.formats.field_types import Finite
@@ -140,9 +144,7 @@ class Registered:
     def served_version(self, app: str) -> int | None:
         """The version that the catalogue holds; None, too, where its variants are named as those of none."""
         catalogue = self.catalogue(verify=False)
-        names = [v.name for v in catalogue.of_app(app)] if catalogue else []
-        of_version = re.match(re.escape(app) + r"\.v([0-9]{1,9})\.", names[0]) if names else None
-        return int(of_version[1]) if of_version else None
+        return None if catalogue is None else _version_in(catalogue, app)
 
     def terms(self, app: str) -> App:
         """``app`` as it is served. Raises InvalidInputError where it is not."""
@@ -223,13 +225,19 @@ class Registered:
         )
         told = {"min_accuracy": min_accuracy, "weight": weight}
         served = _on_terms(from_document(document), record.app.name, told)
-        return self._replace(record.app.name, lambda _: served)
+
+        def as_measured(now: Catalogue) -> Catalogue:
+            self._keep_served(now, record.app.name)
+            return self._as_measured(served, record)
+
+        return self._replace(record.app.name, as_measured)
 
     def retire(self, app: str) -> Catalogue:
         """Serve ``app`` no more. Its records and models stay. Raises InvalidInputError where it is not served."""
 
         def nothing(now: Catalogue) -> None:
             _part_of(now, app)
+            self._keep_served(now, app)
 
         return self._replace(app, nothing)
 
@@ -265,6 +273,32 @@ class Registered:
             save_catalogue(self.folder, catalogue, {}, load_origin(self.folder), {app})
             return catalogue
 
+    def _keep_served(self, now: Catalogue, app: str) -> None:
+        """Keep what is served of ``app`` beside the record of its version: it may have been measured again since."""
+        version = _version_in(now, app)
+        if version is None:
+            return
+        path = self._path(app, version, "served.json")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, encode(now.only({app})))
+        except OSError as error:
+            raise ConfigurationError(f"cannot write in {path.parent}: {error.strerror}; set SLUICE_HOME") from error
+
+    def _as_measured(self, served: Catalogue, record: Record) -> Catalogue:
+        """A version of an app, with the profiles that it had when it was served last, if these are whole."""
+        try:
+            last = from_document(decode(self._path(record.app.name, record.version, "served.json").read_bytes()))
+        except (OSError, InvalidInputError):
+            return served
+        same = {
+            name
+            for name, v in served.variants.items()
+            if name in last.variants and last.variants[name].digest == v.digest
+        }
+        kept = {pair: profile for pair, profile in last.profiles.items() if pair[0] in same}
+        return Catalogue.of(served.apps.values(), served.variants.values(), {**served.profiles, **kept}.values())
+
     def locked(self, what: str = "catalogue", *, wait: bool = True) -> AbstractContextManager[None]:
         """Hold the folder's lock of ``what``; the system lets go of it when the process ends, however it ends."""
         return locked(self.folder, what, wait=wait, remedy="set SLUICE_HOME")
@@ -286,6 +320,12 @@ def merged(catalogues: Iterable[Catalogue]) -> Catalogue:
             found.update(mine)
         profiles.update(catalogue.profiles)
     return Catalogue.of(apps.values(), variants.values(), profiles.values())
+
+
+def _version_in(catalogue: Catalogue, app: str) -> int | None:
+    names = [v.name for v in catalogue.of_app(app)]
+    of_version = re.match(re.escape(app) + r"\.v([0-9]{1,9})\.", names[0]) if names else None
+    return int(of_version[1]) if of_version else None
 
 
 def _part_of(served: Catalogue, app: str) -> Catalogue:

@@ -292,8 +292,11 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
     registered.publish(registered.record("mine", 1))
     assert registered.served_version("mine") == 1
     name = next(c.variant.name for c in registered.record("mine", 1).candidates if c.served)
-    again = [Profile(variant=n, device_type="cpu", points=(BatchLatency(1, 0.5, 0.6),)) for n in (name, "of.another")]
-    assert keep_profiles(registered.folder, again).profiles[name, "cpu"].points[0].median == 0.5
+    measured = {
+        (n, kind): Profile(variant=n, device_type=kind, points=(BatchLatency(1, 0.5, 0.6),))
+        for n, kind in ((name, "cpu"), (name, "cuda"), ("of.another", "cpu"))
+    }
+    assert keep_profiles(registered.folder, measured.values()).profiles[name, "cpu"].points[0].median == 0.5
     registered.retire("mine")
     assert registered.apps() == ()
     assert registered.versions("mine") == (1, 2)
@@ -301,6 +304,16 @@ def test_the_same_again_is_known_another_model_is_a_new_version_and_old_ones_can
         registered.retire("mine")
     assert register(second, home).known
     assert registered.served_version("mine") == 2
+    for _ in range(2):  # from another version's place, and from its own
+        served = registered.publish(registered.record("mine", 1)).profiles
+        assert {pair: p for pair, p in served.items() if pair[0] == name} == {
+            pair: p for pair, p in measured.items() if pair[0] == name
+        }
+    registered.retire("mine")
+    last = registered.folder / "records" / "mine.v1.served.json"
+    last.write_bytes(last.read_bytes()[:500])
+    served = registered.publish(registered.record("mine", 1)).profiles
+    assert (name, "cuda") not in served and served[name, "cpu"] != measured[name, "cpu"]
 
 
 def test_an_app_whose_record_is_damaged_is_listed_and_can_be_registered_again(tmp_path: Path) -> None:
