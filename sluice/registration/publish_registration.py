@@ -1,7 +1,8 @@
 """Publishes a registration and waits until it is served.
 
 Rules. Topics of a new app are created before its record is on the registry topic, so that nobody reads of an app that
-cannot be asked. Who registers reads its own write: the wait ends with a plan that was made of the new record and is
+cannot be asked. The topic's last record is of what is kept last: who publishes looks again whether another has changed
+it meanwhile. Who registers reads its own write: the wait ends with a plan that was made of the new record and is
 loaded somewhere, which is when the first query is answered without waiting. Where nothing runs, nothing is told: it is
 read at the next start.
 """
@@ -59,21 +60,28 @@ async def announce(
     broker = connected(settings, url)
     producer = broker.producer()
     topics = Topics(settings.prefix)
-    if held is None:
-        held = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
-    catalogue = held.only({app} & held.apps.keys())
+
+    def kept() -> Catalogue:
+        known = held or Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
+        return known.only({app} & known.apps.keys())
+
+    catalogue = kept()
     try:
         await producer.start()
-        if catalogue.apps:
-            promised = [name for name, known in catalogue.apps.items() if known.promise.active]
-            await broker.admin().create_topics(
-                topics.specs(
-                    [app], partitions=settings.partitions_of([app], promised), policies=settings.topics.policies()
+        while True:
+            if catalogue.apps:
+                promised = [name for name, known in catalogue.apps.items() if known.promise.active]
+                await broker.admin().create_topics(
+                    topics.specs(
+                        [app], partitions=settings.partitions_of([app], promised), policies=settings.topics.policies()
+                    )
                 )
-            )
-        fresh = wait > 0.0 and not await is_said(broker, topics, catalogue, app)
-        before = await _newest_plan(broker, topics) if fresh else NO_EPOCH
-        offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
+            fresh = wait > 0.0 and not await is_said(broker, topics, catalogue, app)
+            before = await _newest_plan(broker, topics) if fresh else NO_EPOCH
+            offset = await publish_catalogue(broker, producer, topics, catalogue, only=app)
+            if (now := kept()) == catalogue:
+                break
+            catalogue = now
         variants = set(catalogue.variants)
         plan = await planned(broker, topics, app, variants, after=before, within=wait) if wait > 0.0 else None
         return Announced(f"{topics.registry}@{offset}", plan)

@@ -11,11 +11,14 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.profiles.catalogue.registered_apps import Registered
+from sluicegate.profiles.demo.build_models import FAMILIES, HEAVY
 from sluicegate.sluice.catalogue.run_folders import connected
 from sluicegate.sluice.registration.registry_topic import publish_catalogue
 from sluicegate.sluice.settings.settings import Settings
@@ -142,13 +145,38 @@ async def _prepared(built: System, *, plans: bool) -> None:
         try:
             await _connect(built)
             if plans:
-                await publish_catalogue(built.broker, built.producer, built.topics, built.catalogue)
+                await _publish(built)
         except (UnreachableError, BrokerError) as error:
             log.warning("%s; trying again in %.1f s", error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
         else:
             return
+
+
+async def _publish(built: System) -> None:
+    """Say what is served until that is what is registered: whoever registers finds nobody to tell before."""
+    said = None
+    while said != (served := _by_now(built)):
+        if said is not None or served != built.catalogue:
+            await built.create_topics(served.apps)
+        await publish_catalogue(built.broker, built.producer, built.topics, served)
+        said = served
+
+
+def _by_now(built: System) -> Catalogue:
+    """What was to be served when this process began, with apps that are registered as they are by now."""
+    settings, served = built.settings, built.catalogue
+    if settings.catalogue is not None:
+        return served
+    now = Registered(settings.home).catalogue(verify=False) or Catalogue.of((), (), ())
+    mine = {app for app in (*served.apps, *now.apps) if app not in FAMILIES and app not in HEAVY}
+    for app in sorted(mine & set(settings.apps) if settings.apps else mine):
+        part = now.only({app}) if app in now.apps else None
+        if part is not None:
+            part = built.gpus.profiled(replace(part, apps={app: settings.as_set(part.apps[app])}))
+        served = served.replacing(app, part)
+    return served
 
 
 async def _ended(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
