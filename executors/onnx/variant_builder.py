@@ -1,7 +1,7 @@
 """Has a child process check a model, or make a variant of it, and gives back what came of it.
 
 Rules. A check has a process and a folder of its own, the recipes of a model share one. A process that dies or outlasts
-its time is an error of the model in one line, never of ours. Cancelling kills it.
+its time is an error of the model in one line, never of ours, but where a disk is full. Cancelling kills it.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.executors.dtypes import Array
-from sluicegate.executors.onnx.variant_child import ANSWER, CALIBRATION, RESULT, TASK
+from sluicegate.executors.onnx.variant_child import ANSWER, CALIBRATION, FULL, RESULT, TASK
 from sluicegate.profiles.catalogue.leftovers import folder_for_a_while
 from sluicegate.profiles.registration.batch_axis import Interface, Port
 
@@ -39,14 +39,16 @@ class GeneratorLimits:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a recipe made: a model, or none and why."""
+    """What a recipe made: a model, or none and why. ``killed``: by whoever was short of memory, not by us."""
 
     model: bytes | None
     skipped: str = ""
+    killed: bool = False
 
 
 async def check_model(path: Path, limits: GeneratorLimits | None = None) -> tuple[bytes, Interface]:
-    """The model at ``path`` as it can be served, and its interface. Raises InvalidInputError."""
+    """The model at ``path`` as it can be served, and its interface. Raises InvalidInputError, ConfigurationError where
+    a disk is full."""
     limits = limits or GeneratorLimits()
     with folder_for_a_while("variants") as folder:
         task = {"op": "check", "path": str(path), "max_bytes": limits.model_bytes}
@@ -94,7 +96,7 @@ class VariantMaker:
         self._folders.close()
 
     async def make(self, recipe: str) -> Made:
-        """What became of ``recipe``; waits for it."""
+        """What became of ``recipe``; waits for it. Raises ConfigurationError where a disk is full."""
         assert self._place is not None  # entered
         folder = self._place
         if self._process is None:
@@ -112,10 +114,10 @@ class VariantMaker:
             if code is not None or time.monotonic() > end:
                 await _end(self._process)
                 self._process = None
+                _check_room(folder, code)
                 took = f"it took more than {self._limits.seconds:g} s"
-                return Made(
-                    None, f"could not be made: {took if code is None else f'its process ended with {_how(code)}'}"
-                )
+                why = took if code is None else f"its process ended with {_how(code)}"
+                return Made(None, f"could not be made: {why}", killed=code == -signal.SIGKILL)
             await asyncio.sleep(_POLL)
         skipped: str = json.loads(answer.read_text())["skipped"]
         return Made(None, skipped) if skipped else Made((folder / f"{recipe}.onnx").read_bytes())
@@ -143,6 +145,7 @@ async def _run(folder: Path, task: dict[str, Any], limits: GeneratorLimits) -> d
     try:
         answer: dict[str, Any] = json.loads((folder / ANSWER).read_text())
     except OSError:
+        _check_room(folder, code)
         return _failed(task, f"made the process that reads it end with {_how(code)}; it is damaged, or too large")
     return answer
 
@@ -169,6 +172,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)  # its own kill() may reap it, of which the event loop then warns
         await process.wait()
+
+
+def _check_room(folder: Path, code: int | None) -> None:
+    if code in FULL:
+        raise ConfigurationError(
+            f"cannot write in {folder.parent}: {os.strerror(code)}; make room, or set TMPDIR, and give the same again"
+        )
 
 
 def _how(code: int) -> str:

@@ -3,13 +3,16 @@ PARENT_PID``.
 
 Rules. One task a process: ``task.json`` in FOLDER says what to do. Of a check, ``answer.json`` says what came of it and
 ``result.onnx`` is the model; of recipes, ``<recipe>.json`` and ``<recipe>.onnx`` appear one after the other, the answer
-last and whole. A model that crashes a library, takes all memory or never ends takes this process with it and no other;
-the parent's death ends it too. Nothing here runs a model but ONNX Runtime and its tools.
+last and whole. Want of room on a disk ends the process with that error's number: an answer might not be written either.
+A model that crashes a library, takes all memory or never ends takes this process with it and no other; the parent's
+death ends it too. Nothing here runs a model but ONNX Runtime and its tools.
 """
 
+import errno
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from sluicegate.executors.linux_processes import die_with_parent
 from sluicegate.executors.onnx.child import limit_memory
 
 TASK, ANSWER, RESULT, CALIBRATION = "task.json", "answer.json", "result.onnx", "calibration.npz"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of which no model is the reason."""
 
 
 def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -53,9 +58,23 @@ def make(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         except recipes.NotApplicableError as error:
             answer = {"skipped": str(error)}
         except Exception as error:  # the tools raise what they like; the next recipe may do better
+            _check_room(error, folder, Path(task["path"]).stat().st_size)
             answer = {"skipped": f"could not be made: {type(error).__name__}: {one_line(error)}"}
         write_answer(folder / f"{recipe}.json", answer)
     return {}
+
+
+def _check_room(error: Exception, folder: Path, size: int) -> None:
+    """Raises OSError where ``error`` says that a disk is full, or ``folder`` has no room for ``size``: ONNX Runtime
+    calls it INVALID_PROTOBUF."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        raise error
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as found:
+        if found.errno in FULL:  # else it cannot be tried there
+            raise
 
 
 def one_line(error: BaseException) -> str:
@@ -81,6 +100,8 @@ def work(folder: Path) -> dict[str, Any]:
     except MemoryError:
         return {"ok": False, "field": "model", "problem": "needs more memory than it may take; give a smaller one"}
     except Exception as error:  # the tools raise what they like; the parent gets one line of it
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
         return {"ok": False, "field": task["op"], "problem": f"{type(error).__name__}: {one_line(error)}"}
 
 
@@ -88,7 +109,10 @@ def main() -> None:
     """Work, write the answer, leave."""
     folder = Path(sys.argv[1])
     die_with_parent(int(sys.argv[2]))
-    write_answer(folder / ANSWER, work(folder))
+    try:
+        write_answer(folder / ANSWER, work(folder))
+    except OSError as error:
+        os._exit(error.errno if error.errno in FULL else 1)
     os._exit(0)
 
 

@@ -2,7 +2,7 @@
 
 Rules. Rows are split once, by a seed: a part, never scored, calibrates static quantisation; all candidates are scored
 on the same rest. Only registered models must work; a candidate that fails is listed with the reason. Each step's
-result is in the journal before the next begins.
+result is in the journal before the next begins, but that of a recipe whose process was killed: it may do another time.
 """
 
 from collections.abc import Sequence
@@ -290,7 +290,8 @@ class Job:
                 values = np.nan_to_num(found.outputs[output.name])
                 self._journal.put_arrays(f"answers-{name}", [answers_of(output, values)])
                 result = {"skipped": "", "variant": variant_to_document(variant), "finite": found.finite}
-        self._journal.put(f"recipe-{name}", result)
+        if not made.killed:
+            self._journal.put(f"recipe-{name}", result)
         return result
 
     async def _evaluate(self, variant: Variant, progress: Progress = silent) -> Evaluation:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from onnx import helper as h
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, Profile
-from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMaker
+from sluicegate.executors.onnx import variant_builder
+from sluicegate.executors.onnx.variant_builder import GeneratorLimits, VariantMaker, check_model
 from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
@@ -204,6 +206,38 @@ async def test_a_recipe_that_takes_too_long_or_its_process_with_it_yields_none_a
         assert (await maker.make("fp16")).model
 
 
+@pytest.mark.parametrize("recipe", ["optimised", "fp16"])  # written by ONNX Runtime, and by us
+async def test_a_recipe_for_which_there_is_no_room_is_made_once_there_is(tmp_path: Path, recipe: str) -> None:
+    wide = np.random.default_rng(0).standard_normal((FEATURES, 1 << 13)).astype(np.float32)
+    outputs = [h.make_tensor_value_info("scores", T.FLOAT, ["n", 1 << 13])]
+    model = model_of([h.make_node("MatMul", ["x", "w"], ["scores"])], {"w": wide}, outputs=outputs)
+    path, (x, _) = write_model(tmp_path, model), labelled_rows()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with begun_anew():  # what is forked has the limits of its host
+        async with VariantMaker(path, [recipe], {"x": x}) as maker:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+            try:
+                with pytest.raises(ConfigurationError, match="File too large; make room"):
+                    await maker.make(recipe)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        async with VariantMaker(path, [recipe], {"x": x}) as maker:
+            assert (await maker.make(recipe)).model
+
+
+async def test_a_model_that_there_is_no_room_to_check_is_not_blamed(tmp_path: Path) -> None:
+    model = linear()
+    model.doc_string = "x" * (1 << 17)
+    path = write_model(tmp_path, model)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with begun_anew(), pytest.raises(ConfigurationError, match="File too large; make room"):
+            await check_model(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def stopper(at: str) -> Callable[[str, float], None]:
     """Cancels the task that runs at the first step whose name begins with ``at``."""
     job = asyncio.current_task()
@@ -231,6 +265,27 @@ async def test_cancelled_anywhere_it_shows_nothing_and_goes_on_where_it_stopped(
     assert not any("answer with" in what for what in seen), "answers of the registered model were kept"
     assert Registered(home).apps() == ("mine",)
     assert not any((home / "registered" / "jobs").iterdir())
+
+
+async def test_recipes_whose_process_was_killed_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_of(write_model(tmp_path, linear()), write_rows(tmp_path))
+    begin = variant_builder._start
+
+    async def killed(folder: Path, task: dict[str, Any], limits: GeneratorLimits) -> asyncio.subprocess.Process:
+        process = await begin(folder, task, limits)
+        if task["op"] == "make":
+            os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    with monkeypatch.context() as patch:
+        patch.setattr(variant_builder, "_start", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await register_model(request, tmp_path / "home", stopper("load"))
+    made = await register_model(request, tmp_path / "home")
+    assert made.resumed
+    assert len(made.record.candidates) >= 4 and not any("SIGKILL" in why for why in made.record.skipped.values())
 
 
 async def test_answers_that_a_machine_lost_with_its_power_are_made_again(tmp_path: Path) -> None:
