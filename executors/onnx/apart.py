@@ -27,8 +27,10 @@ class Apart:
 def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], None], within: float) -> Apart:
     """``begin`` and then ``answer`` in a copy of this process, which is ended after ``within`` seconds, or sooner where
     it has been at work for all of them (``hangs_after``)."""
-    reading, writing = os.pipe()
-    pid = os.fork()
+    try:
+        reading, writing, pid = _copied()
+    except OSError as error:  # nothing ran
+        return Apart(None, f"its process could not be copied: {error.strerror}", blameless=True)
     if pid == 0:
         try:
             os.close(reading)
@@ -56,6 +58,17 @@ def run_apart(answer: Callable[[], Iterable[memoryview]], begin: Callable[[], No
         return Apart(found)
     told = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return Apart(None, f"its process {told}", blameless=code == -signal.SIGKILL)
+
+
+def _copied() -> tuple[int, int, int]:
+    """Both ends of a pipe that is there in the copy too, and the copy's process id: 0 in the copy. Raises OSError."""
+    reading, writing = os.pipe()
+    try:
+        return reading, writing, os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
 
 
 def _read(file: int, pid: int, within: float) -> bytes | None:
