@@ -162,7 +162,8 @@ async def _start(folder: Path, task: dict[str, Any], limits: GeneratorLimits) ->
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        # What the tools put into temporary folders goes with ours where it is killed.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)},
         start_new_session=True,  # Ctrl-C is the parent's to handle: it kills this process when it gives up
     )
 

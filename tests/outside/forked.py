@@ -43,7 +43,7 @@ _ALSO = {
 """What runs, and what else it imports in the end."""
 _ROOT = Path(__file__).resolve().parents[2]
 _OWN = ("SLUICE_", "PYTEST_", "OTEL_")
-_HARMLESS = {"HOME", "PATH", "PWD", "PYTHONPATH", "TESTS_SKIPPED"}
+_HARMLESS = {"HOME", "PATH", "PWD", "PYTHONPATH", "TESTS_SKIPPED", "TMPDIR"}
 _SUBREAPER = 36
 _STREAMS = 3
 _MOST = 16

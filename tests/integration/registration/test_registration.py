@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from sluicegate.profiles.catalogue.catalogue_folder import keep_profiles
 from sluicegate.profiles.catalogue.profiler import BATCH_SIZES, Effort
 from sluicegate.profiles.catalogue.registered_apps import Registered
 from sluicegate.sluice.registration.register import Registration, register, register_model
+from tests.harness import PATIENCE_S
 from tests.models.registration_models import (
     CLASSES,
     FEATURES,
@@ -236,6 +238,24 @@ async def test_a_model_that_there_is_no_room_to_check_is_not_blamed(tmp_path: Pa
             await check_model(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_recipe_that_is_broken_off_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, place = write_model(tmp_path, linear()), tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    x, _ = labelled_rows(500_000)  # which it does not come to the end of
+    async with VariantMaker(path, ["int8-static"], {"x": x}) as maker:
+        making = asyncio.create_task(maker.make("int8-static"))
+        async with asyncio.timeout(PATIENCE_S):
+            while not any("before.onnx" in names for *_, names in os.walk(place)):
+                await asyncio.sleep(0.005)
+        assert not making.done()
+        making.cancel()
+    assert list(place.iterdir()) == []
 
 
 def stopper(at: str) -> Callable[[str, float], None]:
