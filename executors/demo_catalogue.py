@@ -21,7 +21,7 @@ from sluicegate.domain.models.profile import Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.onnx.onnx_executor import OnnxExecutor
 from sluicegate.executors.onnx.runtime_options import Runtime, runtime_package
-from sluicegate.executors.profile_runner import ProfileOptions, Progress, profile_variants, silent
+from sluicegate.executors.profile_runner import ProfileOptions, Progress, profile_variants, silent, start_warm
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, save_catalogue, save_model
 from sluicegate.profiles.demo.build_models import DEFAULT, FAMILIES, HEAVY, VERSION, build, model_names
@@ -95,13 +95,13 @@ async def profile_in_child(
     found: list[Profile] = []
     for i, app in enumerate(apps):
         executor = OnnxExecutor(folder, catalogue.apps, runtime)
-        await executor.start()
 
         def told(what: str, done: float, before: int = i) -> None:
             progress(what, (before + done) / len(apps))
 
         try:
             mine = [v for v in variants if v.app == app]
+            await start_warm(executor, mine[0])
             found += await profile_variants(executor, catalogue.apps, mine, options, told)
         finally:
             await executor.close()

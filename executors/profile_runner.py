@@ -34,6 +34,14 @@ class ProfileOptions:
     seed: int = 0
 
 
+async def start_warm(executor: Executor, variant: Variant) -> None:
+    """Start ``executor``, and have ``variant`` pay for what the first load of a process does for all: no measured load
+    should. Raises LoadError."""
+    await executor.start()
+    await executor.load(variant, max_batch=1)
+    await executor.unload(variant.name)
+
+
 async def profile_variants(
     executor: Executor,
     apps: Mapping[str, App],

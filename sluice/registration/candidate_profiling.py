@@ -14,7 +14,7 @@ from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.executors.onnx.runtime_options import Runtime
-from sluicegate.executors.profile_runner import ProfileOptions, Progress, longest_of, profile_variants
+from sluicegate.executors.profile_runner import ProfileOptions, Progress, longest_of, profile_variants, start_warm
 from sluicegate.profiles.catalogue.profiler import Effort, shorter_lengths
 from sluicegate.sluice.registration.registration_candidates import Made
 from sluicegate.sluice.registration.registration_journal import KeptSweep
@@ -49,10 +49,9 @@ class CandidateProfiling:
     async def _load(
         self, executor: Executor, target: str, candidates: Sequence[Made], needed: AbstractSet[str]
     ) -> None:
-        await executor.start()
-        # The first model that a process loads pays for what all share: none of the measured ones should.
-        await executor.load(candidates[0].variant, max_batch=1)
-        await executor.unload(candidates[0].variant.name)
+        ended: list[None] = []
+        executor.watch(lambda: ended.append(None))
+        await start_warm(executor, candidates[0].variant)
         for candidate in candidates:
             name = candidate.variant.name
             self.progress(f"load {name} on {target}", 0.0)
@@ -62,7 +61,9 @@ class CandidateProfiling:
                 if name in needed:
                     raise
                 candidate.unloaded[target] = f"cannot be loaded on {target}: {error!s:.200}"
-                await executor.start()  # where it took the process with it
+                if ended:  # it took the process with it
+                    ended.clear()
+                    await start_warm(executor, candidates[0].variant)
 
     async def _measure(self, executor: Executor, target: str, candidates: Sequence[Made], *, counts: bool) -> None:
         lengths = {c.variant.name: shorter_lengths(longest_of(self.app)) for c in candidates}

@@ -34,6 +34,7 @@ class Refusing(EmulatedExecutor):
     async def load(self, variant: Variant, *, max_batch: int, within: float | None = None) -> Loaded:
         if variant.name in self.refused:
             await super().close()
+            self._on_end()
             raise LoadError(f"{variant.name}: load took more than 60 s")
         return await super().load(variant, max_batch=max_batch, within=within)
 
