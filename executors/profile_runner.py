@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sluicegate.domain.errors import ExecutionError
 from sluicegate.domain.executor import Executor, Loaded
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.profile import LengthPoints, Profile
@@ -22,6 +23,14 @@ _TOLD_EVERY = 0.2
 
 def silent(_what: str, _done: float) -> None:
     """A Progress for nobody."""
+
+
+class MeasurementError(ExecutionError):
+    """``variant`` failed while it was measured."""
+
+    def __init__(self, variant: str, error: ExecutionError) -> None:
+        super().__init__(str(error), fatal=error.fatal, apart=error.apart, blameless=error.blameless)
+        self.variant = variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +66,7 @@ async def profile_variants(
 
     Each batch holds one-row queries of random content, as serving would send; or those of ``rows``, by app, as many as
     the largest batch at least, of the longest length where it varies: they are cut to measure shorter ones. ``sweep``:
-    one of the caller's, which may hold samples already. Raises LoadError, ExecutionError.
+    one of the caller's, which may hold samples already. Raises LoadError, MeasurementError.
     """
     options = options or ProfileOptions()
     largest = max(options.batches)
@@ -110,7 +119,10 @@ async def _measure(
     monotonic: Callable[[], float],
 ) -> Sample:
     begun = monotonic()
-    done = await executor.run(measurement.variant, queries, measurement.batch)
+    try:
+        done = await executor.run(measurement.variant, queries, measurement.batch)
+    except ExecutionError as error:
+        raise MeasurementError(measurement.variant, error) from error
     return Sample(monotonic() - begun, done.cpu_s)
 
 

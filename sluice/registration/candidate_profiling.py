@@ -1,7 +1,8 @@
 """Profiling the candidates of a registration on one kind of device after the other.
 
-Rules. All that can be loaded on a device are measured interleaved. A candidate that cannot is not served there, with
-the reason; a registered model must be. Samples are kept as they come, and the same request goes on from there.
+Rules. All that can be loaded on a device are measured interleaved. A candidate that cannot, or fails while it is
+measured, is not served there, with the reason; a registered model must be. Samples are kept as they come, and the same
+request goes on from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,14 @@ from sluicegate.domain.executor import Executor
 from sluicegate.domain.models.app import App
 from sluicegate.domain.models.tensor import Tensor
 from sluicegate.executors.onnx.runtime_options import Runtime
-from sluicegate.executors.profile_runner import ProfileOptions, Progress, longest_of, profile_variants, start_warm
+from sluicegate.executors.profile_runner import (
+    MeasurementError,
+    ProfileOptions,
+    Progress,
+    longest_of,
+    profile_variants,
+    start_warm,
+)
 from sluicegate.profiles.catalogue.profiler import Effort, shorter_lengths
 from sluicegate.sluice.registration.registration_candidates import Made
 from sluicegate.sluice.registration.registration_journal import KeptSweep
@@ -37,12 +45,22 @@ class CandidateProfiling:
     progress: Progress
 
     async def on(self, target: str, runtime: Runtime, candidates: Sequence[Made], needed: AbstractSet[str]) -> None:
-        """Measure on device type ``target``. Raises LoadError where a variant that is ``needed`` cannot be loaded."""
+        """Measure on device type ``target``. Raises LoadError where a variant that is ``needed`` cannot be loaded,
+        MeasurementError where it fails."""
         executor = self.make_executor(runtime)
         try:
             await self._load(executor, target, candidates, needed)
-            loaded = [candidate for candidate in candidates if target not in candidate.unloaded]
-            await self._measure(executor, target, loaded, counts=runtime.provider == "cpu")
+            while True:
+                left = {c.variant.name: c for c in candidates if target not in c.unloaded}
+                try:
+                    await self._measure(executor, target, [*left.values()], counts=runtime.provider == "cpu")
+                    return
+                except MeasurementError as error:
+                    if error.variant in needed:
+                        raise
+                    left[error.variant].unloaded[target] = f"fails while it is measured on {target}: {error!s:.200}"
+                    if error.fatal:
+                        await start_warm(executor, candidates[0].variant)
         finally:
             await executor.close()
 

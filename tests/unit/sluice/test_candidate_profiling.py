@@ -1,5 +1,8 @@
-"""Profiling a registration's candidates: on which kinds of device, and what becomes of those that cannot be loaded."""
+"""Profiling a registration's candidates: on which kinds of device, and what becomes of those that cannot be loaded or
+run there."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +10,9 @@ import onnxruntime as ort
 import pytest
 from typing_extensions import override
 
-from sluicegate.domain.errors import ConfigurationError, LoadError
-from sluicegate.domain.executor import Loaded
+from sluicegate.domain.errors import ConfigurationError, ExecutionError, LoadError
+from sluicegate.domain.executor import Executed, Loaded
+from sluicegate.domain.models.tensor import Tensor
 from sluicegate.domain.models.variant import Variant
 from sluicegate.executors.devices.gpu_library import DeviceError, Fault
 from sluicegate.executors.emulated import EmulatedExecutor
@@ -92,6 +96,68 @@ async def test_a_registered_model_must_load_wherever_it_is_profiled(catalogue: C
     with pytest.raises(LoadError, match="triple"):
         await profiling(catalogue, executor, tmp_path).on("cpu", Runtime(), candidates, {"double", "triple"})
     assert executor.closes == 1
+
+
+class Breaking(EmulatedExecutor):
+    """``broken`` fails in every batch of 4 after its first, ``fatal`` with all that was loaded; counts its starts."""
+
+    broken = ""
+    fatal = False
+    starts = 0
+
+    def __init__(self, catalogue: Catalogue, device_type: str) -> None:
+        super().__init__(catalogue, device_type)
+        self.ran: Counter[tuple[str, int]] = Counter()
+
+    @override
+    async def start(self) -> None:
+        self.starts += not self._started
+        await super().start()
+
+    @override
+    async def run(
+        self,
+        variant: str,
+        inputs: Sequence[Sequence[Tensor]],
+        rows: int,
+        *,
+        within: float | None = None,
+        apart: bool = False,
+    ) -> Executed:
+        self.ran[variant, rows] += 1
+        if (variant, rows) == (self.broken, 4) and self.ran[variant, rows] > 1:
+            if self.fatal:
+                await super().close()
+                self._on_end()
+            raise ExecutionError(f"{variant}: too much", fatal=self.fatal)
+        return await super().run(variant, inputs, rows, within=within, apart=apart)
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+async def test_what_fails_while_it_is_measured_is_told_there_and_the_others_are_measured_to_the_end(
+    catalogue: Catalogue, tmp_path: Path, fatal: bool
+) -> None:
+    executor = Breaking(catalogue, "cpu")
+    executor.broken, executor.fatal = "triple", fatal
+    candidates = made(catalogue, "double", "triple", "raising")
+    await profiling(catalogue, executor, tmp_path).on("cpu", Runtime(), candidates, {"double"})
+    double, triple, raising = candidates
+    assert triple.unloaded == {"cpu": "fails while it is measured on cpu: triple: too much"}
+    assert triple.profiles == triple.rounds == {}
+    for other in (double, raising):
+        assert other.unloaded == {}
+        assert [p.batch for p in other.profiles["cpu"].points] == [1, 4]
+        assert [executor.ran[other.variant.name, n] for n in (1, 4)] == [3, 3], "what was measured before is kept"
+    assert executor.starts == (2 if fatal else 1)
+
+
+async def test_a_registered_model_must_run_wherever_it_is_profiled(catalogue: Catalogue, tmp_path: Path) -> None:
+    executor = Breaking(catalogue, "cpu")
+    executor.broken = "triple"
+    candidates = made(catalogue, "double", "triple")
+    with pytest.raises(ExecutionError, match="triple: too much"):
+        await profiling(catalogue, executor, tmp_path).on("cpu", Runtime(), candidates, {"double", "triple"})
+    assert candidates[1].unloaded == {}
 
 
 class Nvml:
