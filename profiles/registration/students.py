@@ -109,10 +109,12 @@ def _ridge(features: Array, y: Array, rng: np.random.Generator) -> tuple[Array, 
 
     def solved(rows: Array, penalty: float) -> tuple[Array, Array]:
         middle, level = features[rows].mean(axis=0), y[rows].mean(axis=0)
-        centred = features[rows] - middle
-        gram = centred.T @ centred
-        gram[np.diag_indices_from(gram)] += penalty * max(float(np.trace(gram)) / len(gram), 1e-9)
-        head = np.linalg.solve(gram, centred.T @ (y[rows] - level))
+        centred, goal = features[rows] - middle, y[rows] - level
+        # By rows or by features, whichever are fewer: the solution is the same.
+        by_rows = centred.shape[0] < centred.shape[1]
+        gram = centred @ centred.T if by_rows else centred.T @ centred
+        gram[np.diag_indices_from(gram)] += penalty * max(float(np.trace(gram)) / centred.shape[1], 1e-9)
+        head = centred.T @ np.linalg.solve(gram, goal) if by_rows else np.linalg.solve(gram, centred.T @ goal)
         return head, level - middle @ head
 
     def missed(penalty: float) -> float:

@@ -1,5 +1,6 @@
 """Making a family of one model: rows that students learn from, the teacher's answers to them, and the students."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -16,6 +17,8 @@ from sluicegate.profiles.registration.validation_set import Array, ValidationSet
 LEAST_ROWS = 100
 """Rows of a validation set that may be shared between learning and scoring."""
 _MOST_ROWS = 8000
+_MOST_NUMBERS = 1 << 27
+"""Of all rows that students learn from: 1 GiB, of which fitting takes a few copies."""
 _BUDGET = 20.0
 """Seconds that the teacher may take to answer."""
 _MIXED = 4
@@ -53,13 +56,15 @@ async def students(
     few = rows.take(np.arange(min(64, rows.rows)))
     await evaluate(executor, teacher, inputs, few)
     a_row = (time.monotonic() - began) / few.rows
-    most = max(few.rows, min(_MOST_ROWS, int(_BUDGET / max(a_row, 1e-6))))
+    fitting = _MOST_NUMBERS // sum(spec.row_elements for spec in inputs)
+    most = max(few.rows, min(_MOST_ROWS, int(_BUDGET / max(a_row, 1e-6)), fitting))
     learned = _with_mixed(rows.take(np.arange(min(rows.rows, most))), inputs, most, rng)
     found: Evaluation = await evaluate(executor, teacher, inputs, learned)
     for width in WIDTHS:
         if width <= learned.rows // 2:
             name = f"student-{width}" if width else "student-linear"
-            yield name, student(inputs, outputs, learned.inputs, found.outputs, width=width, seed=seed)
+            learns = (inputs, outputs, learned.inputs, found.outputs)
+            yield name, await asyncio.to_thread(student, *learns, width=width, seed=seed)
 
 
 def _with_mixed(
