@@ -51,7 +51,7 @@ def bandwidth(
         if cores is not None:
             _pin(cores)
         given = load(settings)
-        runtime = runtime_on(gpu, given)
+        runtime = runtime_on(gpu, given, device_type)
         kind = type_of(device_type, runtime)
         catalogue, folder = open_catalogue(given, app)
         chosen = choose(catalogue, app)

@@ -48,7 +48,7 @@ def profile(
             raise InvalidInputError("--app", "name the apps to profile, or give --all")
         sizes = read_batches(batches)
         given = load(settings)
-        runtime = runtime_on(gpu, given)
+        runtime = runtime_on(gpu, given, device_type)
         kind = type_of(device_type, runtime)
         catalogue, folder = open_catalogue(given, app or [])
         chosen = choose(catalogue, list(catalogue.apps) if every else app or [])

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.models.profile import Profile
+from sluicegate.executors.onnx.runtime_options import Runtime
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.profiles.catalogue.catalogue_folder import load_catalogue, load_origin, save_catalogue
 from sluicegate.profiles.catalogue.registered_apps import Registered, merged
 from sluicegate.sluice import console
-from sluicegate.sluice.commands.gpu_option import runtime_on
+from sluicegate.sluice.commands.gpu_option import runtime_on, type_of
 from sluicegate.sluice.commands.models.profile import keep
 from sluicegate.sluice.main import app as cli
 from sluicegate.sluice.main import register_all
@@ -29,6 +30,10 @@ from tests.harness import toy_catalogue
         (("--all", "--gpu", "MIG-../x"), "--gpu: 'MIG-../x'"),
         (("--all", "--gpu", "all"), "--gpu: 'all'"),
         (("--all", "--device-type", "cuda"), "say which one with --gpu"),
+        (("--all", "--device-type", "cpu4", "--gpu", "0"), "--device-type: cpu4 is a processor; leave out --gpu"),
+        (("--all", "--device-type", "cpu", "--gpu", "0"), "--device-type: cpu is a processor; leave out --gpu"),
+        (("--all", "--device-type", "cpu257"), "--device-type: cpu257; give 1 to 256 threads"),
+        (("--all", "--device-type", "cpu0"), "--device-type: cpu0; give 1 to 256 threads"),
         (("--all", "--device-type", "gpu+1g"), "--device-type: 'gpu+1g'; give up to 128"),
         ((), "name the apps to profile, or give --all"),
         (("--all", "--app", "digits"), "name the apps to profile, or give --all"),
@@ -55,6 +60,27 @@ def test_on_a_gpu_models_run_as_workers_of_these_settings_run_them(gpu: str) -> 
     assert runtime_on(None, settings) is None
     with pytest.raises(InvalidInputError, match="--gpu"):
         runtime_on(f"{gpu},1", settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "kind", "threads"),
+    [
+        (None, None, "cpu", 1),
+        ("cpu", None, "cpu", 1),
+        ("cpu4", None, "cpu4", 4),
+        ("cpu256", None, "cpu256", 256),
+        ("cpu-east", None, "cpu-east", 1),
+        (None, "0", "cuda", 1),
+        ("a100:3g", "0", "a100:3g", 1),
+    ],
+)
+def test_what_is_measured_for_a_type_of_so_many_threads_runs_on_them(
+    given: str | None, gpu: str | None, kind: str, threads: int
+) -> None:
+    runtime = runtime_on(gpu, Settings(), given)
+    assert type_of(given, runtime) == kind
+    assert (runtime or Runtime()).threads == threads
+    assert (runtime or Runtime()).provider == ("cpu" if gpu is None else "cuda")
 
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
