@@ -111,13 +111,6 @@ class Sessions:
         """Forget it; unknown names are ignored. The allocator keeps most of its memory: restart to give it back."""
         self._sessions.pop(variant, None)
 
-    def inputs(self, variant: str) -> tuple[TensorSpec, ...]:
-        """What ``variant`` takes. Raises ExecutionError if it is not loaded."""
-        session = self._sessions.get(variant)
-        if session is None:
-            raise ExecutionError(f"{variant} is not loaded")
-        return session.inputs
-
     def run(self, variant: str, inputs: Mapping[str, Array], rows: int) -> tuple[dict[str, Array], float, float]:
         """Outputs by name, wall seconds and CPU seconds. Raises ExecutionError if the model does, or loses rows;
         MemoryError."""

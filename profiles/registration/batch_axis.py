@@ -2,9 +2,9 @@
 
 Rules. Axis 0 of every input and output is the batch. Where it is fixed at 1 (or any extent common to all inputs) it is
 declared free, and constants that spell that extent out in a Reshape are told to copy it instead; whether batches then
-answer as single rows do is not assumed but run (see ``executors.registering``). Outputs that cannot be sent (maps,
-sequences) are left out; those of a classifier's ZipMap give way to the probabilities behind them. Constants that are
-also listed as inputs are constants.
+answer as single rows do is not assumed but run (see ``executors.evaluation.check_batches``). Outputs that cannot be
+sent (maps, sequences) are left out; those of a classifier's ZipMap give way to the probabilities behind them. Constants
+that are also listed as inputs are constants.
 """
 
 from collections.abc import Sequence
