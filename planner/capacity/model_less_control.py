@@ -144,7 +144,7 @@ class LiveScaling:
 
     def _tick(self, now: float) -> list[LiveAction]:
         actions: list[LiveAction] = []
-        spare = frozenset(self._spare[device] for device in self._free(now))
+        spare = tuple(self._spare[device] for device in self._free(now))
         for found in self._workers.handle(WorkerTick(spare), now):
             match found:
                 case AddWorker(hardware, why):

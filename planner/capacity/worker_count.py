@@ -45,7 +45,7 @@ class WorkerLeft:
 class WorkerTick:
     """Time went on. ``spare``: the hardware of which another worker can be had; None: all."""
 
-    spare: frozenset[str] | None = None
+    spare: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class WorkerScaling:
             del self._beats[beat.worker]
         return [ReplaceWorker(b.worker, b.hardware, tuple(sorted(b.instances))) for b in dead]
 
-    def _add(self, spare: frozenset[str] | None, now: float) -> list[AddWorker | ReplaceWorker]:
+    def _add(self, spare: tuple[str, ...] | None, now: float) -> list[AddWorker | ReplaceWorker]:
         if now - self._looked < EVERY or now - self._last < COOLDOWN or not self._beats:
             return []
         self._looked = now

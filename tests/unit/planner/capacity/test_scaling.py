@@ -210,7 +210,7 @@ def test_where_most_workers_hold_overload_and_no_spare_of_the_commonest_is_left_
     scaling = WorkerScaling()
     for name, hardware in (("w0", "cpu"), ("w1", "cpu"), ("g0", "gpu")):
         scaling.handle(WorkerBeat(name, hardware, 0.5, {"v": OVERLOADED}), 0.0)
-    assert scaling.handle(WorkerTick(frozenset({"gpu"})), 0.1) == [AddWorker("gpu", "overloaded")]
+    assert scaling.handle(WorkerTick(("gpu",)), 0.1) == [AddWorker("gpu", "overloaded")]
 
 
 def test_after_one_worker_no_other_is_added_for_thirty_seconds() -> None:
