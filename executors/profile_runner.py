@@ -26,7 +26,7 @@ def silent(_what: str, _done: float) -> None:
 
 
 class MeasurementError(ExecutionError):
-    """``variant`` failed while it was measured."""
+    """A variant failed while it was measured. ``variant``: its name."""
 
     def __init__(self, variant: str, error: ExecutionError) -> None:
         super().__init__(str(error), fatal=error.fatal, apart=error.apart, blameless=error.blameless)
