@@ -1,7 +1,5 @@
 """Errors that name the field, its value and the remedy, split by who can mend them."""
 
-from typing_extensions import override
-
 
 class SluiceError(Exception):
     """Root of every error raised on purpose."""
@@ -18,8 +16,7 @@ class InvalidInputError(SluiceError):
         self.field = field
         self.problem = problem
 
-    @override
-    def __reduce__(self) -> tuple[type["InvalidInputError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["InvalidInputError"], tuple[str, str]]:  # type: ignore[explicit-override]
         """As it is made, so that it comes back whole from another process."""
         return type(self), (self.field, self.problem)
 
