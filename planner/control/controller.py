@@ -56,12 +56,16 @@ from sluicegate.planner.control.replan_trigger import MEASURED, Asking, Solve, S
 from sluicegate.planner.control.shortage_alerts import ShortageWatch
 from sluicegate.planner.estimates.demand_estimate import Estimate
 from sluicegate.planner.estimates.device_liveness import Change, Fleet
+from sluicegate.planner.estimates.load_refusals import LoadRefusals
 from sluicegate.planner.estimates.problem_builder import Outlook
 from sluicegate.planner.geometry.protean_controller import ProteanRule, RuleSettings
 from sluicegate.planner.geometry.recut_tracker import CutNews, GeometryChanges
 from sluicegate.planner.problems.problem import Problem
 from sluicegate.planner.problems.promised_shares import with_promised_shares
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+
+_ANOTHER = frozenset({Change.RESTARTED, Change.LEAVING, Change.JOINED, Change.RETURNED})
+"""What is heard of a device that says nothing of what it loads from here on."""
 
 
 class Controller:
@@ -89,6 +93,7 @@ class Controller:
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._asking = Asking(self._settings)
+        self._refusals = LoadRefusals(self._settings.load_failure_hold)
         self._unloaded: dict[tuple[str, str], float] = {}  # (device, variant) -> when it is to be tried again
         self._named = dict(previous.incarnations) if previous is not None else {}
         self._fleet.expect(self._named)
@@ -184,7 +189,8 @@ class Controller:
             case DemandCounted():
                 self._outlook.counted(event, now)
             case DeviceSeen():
-                self._fleet.seen(event, now)
+                if self._fleet.seen(event, now) in _ANOTHER:
+                    self._refusals.forget(event.device)
                 self._changes.seen(event, now)
             case HostHeard():
                 self._outlook.strain.heard(event, now)
@@ -195,6 +201,7 @@ class Controller:
                 if device_type is not None:
                     for variant in event.failed:
                         self._outlook.failed(variant, device_type, now)
+                    self._refused(event, device_type, now)
             case Ticked():  # who leads says so, and who takes over where nobody did
                 for state in self._fleet.bury(now):
                     self._changes.left(state.device.name)
@@ -244,6 +251,8 @@ class Controller:
             told += "; another worker beats for it too and is not counted on: stop it, or give it another --device"
         actions.append(Announce(subject, str(change), told))
         reason = f"device {event.device} {change}"
+        if change in _ANOTHER and self._refusals.forget(event.device):
+            self._asking.want(f"device {event.device} may load again", now)
         match change:
             case Change.CONTESTED:
                 return
@@ -297,6 +306,8 @@ class Controller:
 
     def _load_again(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         """Publish the plan in force anew where it counts on what failed to load a while ago."""
+        if back := self._refusals.due(now):
+            self._asking.want(f"device {', '.join(back)} may load again", now)
         due = sorted(key for key, at in self._unloaded.items() if at <= now)
         if not due or self._plan is None:
             return
@@ -369,8 +380,8 @@ class Controller:
 
     def _hosts(self) -> list[Device]:
         """Devices that something may be placed on."""
-        changing = self._changes.changing
-        return [d for d in self._fleet.usable() if d.name not in changing]
+        without = {*self._changes.changing, *self._refusals.aside}
+        return [d for d in self._fleet.usable() if d.name not in without]
 
     def _measured(self, event: LatencyMeasured, now: float, actions: list[ControllerAction | Solve]) -> None:
         factor = self._outlook.measured(event, now)
@@ -397,6 +408,20 @@ class Controller:
             if self._outlook.failed(variant, device_type, now):
                 actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
                 self._asking.want(f"{variant} failed to load on {event.device}", now)
+        if refused := self._refused(event, device_type, now):
+            hold = self._settings.load_failure_hold
+            told = f"it loads neither {' nor '.join(refused)}; plans do without it for {hold:g} s"
+            actions.append(Announce(f"device:{event.device}", "set_aside", told))
+            self._asking.want(f"device {event.device} loads nothing", now)
+
+    def _refused(self, event: PlanAcknowledged, device_type: str, now: float) -> tuple[str, ...]:
+        """Of a device that loads nothing, what it refused: plans do without the device alone."""
+        others = [device.name for device in self._hosts() if device.type == device_type]
+        apps = {name: known.app for name in event.failed if (known := self._outlook.catalogue.variants.get(name))}
+        refused = self._refusals.acknowledged(event.device, event.variants, apps, others, now)
+        for variant in refused:
+            self._outlook.forgive(variant, device_type)
+        return refused
 
     def _maybe_solve(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         asking = self._asking

@@ -7,7 +7,7 @@ Rules:
   factor on its profile. An app with strain is planned for so many times its demand
   (``sluicegate.planner.estimates.host_strain``).
 - What failed to load on a device is left out on its type, however that is cut, for ``load_failure_hold``, unless its
-  app has nothing else.
+  app has nothing else, or the device loads nothing (``sluicegate.planner.estimates.load_refusals``).
 - What was measured leaves no app without a variant for good: who is not planned with is not timed any more. Where all
   that fit by their profiles are measured too slow, those that still answer within the SLO count as just fitting, and
   the others as profiled once they were not timed for ``load_failure_hold``.
@@ -85,6 +85,10 @@ class Outlook:
         fresh = self._failed.get(key, -inf) < now
         self._failed[key] = now + self._settings.load_failure_hold
         return fresh
+
+    def forgive(self, variant: str, device_type: str) -> None:
+        """It was the device that could not load it."""
+        self._failed.pop((variant, device_type), None)
 
     def bursting(self, now: float) -> tuple[str, ...]:
         """Apps that get more than their plan covers."""

@@ -344,6 +344,7 @@ const SENTENCES = {
   rows_refused: ["Large queries refused", "of NAME, for the promise made to it"], rows_taken: ["Large queries taken", "of NAME"],
   hop_exceeded: ["Late on their way", "queries of NAME, for the promise made to it"], hop_kept: ["In time on their way", "queries of NAME"],
   nothing_routes: ["Nothing routes", "NAME: its queries are rejected"], load_failed: ["Load failed", "on NAME"],
+  set_aside: ["Device loads nothing", "plans do without NAME"],
 };
 function saidLine(one) {
   const kind = ["safe_mode", "starved", "lost", "shortage", "nothing_routes", "overdue"].includes(one.state) ? "safe" : ["promise_kept", "keeps_up", "served"].includes(one.state) ? "kept" : "";

@@ -34,6 +34,19 @@ CATALOGUE = Catalogue.of(
         Profile(variant=SLOW, device_type="cpu", points=(BatchLatency(1, 0.02, 0.02), BatchLatency(8, 0.15, 0.15))),
     ],
 )
+OTHER = "b-fast"
+BOTH = Catalogue.of(
+    [*CATALOGUE.apps.values(), App(name="b", slo=0.4)],
+    [
+        *CATALOGUE.variants.values(),
+        Variant(name=OTHER, app="b", accuracy=0.6),
+        Variant(name="b-slow", app="b", accuracy=0.8),
+    ],
+    [
+        *CATALOGUE.profiles.values(),
+        *(replace(CATALOGUE.profiles[v, "cpu"], variant=w) for v, w in ((FAST, OTHER), (SLOW, "b-slow"))),
+    ],
+)
 
 
 class World:
@@ -345,6 +358,72 @@ def test_a_variant_that_fails_to_load_is_avoided_for_a_while() -> None:
     assert (SLOW, "cpu") not in solve.problem.catalogue.profiles
     seen = world.run(5.2, 80.0)
     assert (SLOW, "cpu") in [a for a in seen if isinstance(a, Solve)][-1].problem.catalogue.profiles
+
+
+def test_a_device_that_loads_nothing_is_left_out_itself_and_not_its_type() -> None:
+    world = World(catalogue=BOTH, load_failure_hold=20.0)
+    world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
+    seen = world.send(PlanAcknowledged("d0", Epoch(3, 2), (), (OTHER,)), 1005.4)
+    told = f"it loads neither {SLOW} nor {OTHER}; plans do without it for 20 s"
+    assert Announce("device:d0", "set_aside", told) in seen
+    solve = [a for a in seen if isinstance(a, Solve)][-1]
+    assert [d.name for d in solve.problem.devices] == ["d1"]
+    assert set(solve.problem.catalogue.profiles) == set(BOTH.profiles)
+    plan = world.controller.plan
+    assert plan is not None and {p.device for p in plan.placements} == {"d1"}
+    assert not world.send(PlanAcknowledged("d0", plan.epoch, (), ()), 1005.5), "it holds nothing, as planned"
+    assert all([d.name for d in a.problem.devices] == ["d1"] for a in world.run(1005.5, 1025.0) if isinstance(a, Solve))
+    back = [a for a in world.run(1025.0, 1030.0) if isinstance(a, Solve)]
+    assert back and [d.name for d in back[-1].problem.devices] == ["d0", "d1"], "it is tried again"
+
+
+def test_variants_that_load_on_no_device_are_the_reason_themselves() -> None:
+    world = World(catalogue=BOTH)
+    world.run(1000.0, 1005.0)
+    for device in ("d0", "d1"):
+        for variant in (SLOW, OTHER):
+            world.send(PlanAcknowledged(device, Epoch(3, 1), (), (variant,)), 1005.2)
+    aside = [a.subject for a in world.log if isinstance(a, Announce) and a.state == "set_aside"]
+    assert aside == ["device:d0"], "one is left to try"
+    solve = [a for a in world.log if isinstance(a, Solve)][-1]
+    assert [d.name for d in solve.problem.devices] == ["d1"]
+    assert set(solve.problem.catalogue.profiles) == {(FAST, "cpu"), ("b-slow", "cpu")}
+
+
+def test_two_variants_of_one_app_may_be_the_reason_themselves() -> None:
+    world = World(catalogue=BOTH)
+    world.run(1000.0, 1005.0)
+    for variant in (SLOW, FAST):
+        world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (variant,)), 1005.2)
+    assert not [a for a in world.log if isinstance(a, Announce) and a.state == "set_aside"]
+
+
+def test_what_loads_on_a_device_or_begins_anew_is_not_set_aside() -> None:
+    world = World(catalogue=BOTH)
+    world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
+    world.send(PlanAcknowledged("d0", Epoch(3, 1), (FAST,), (SLOW,)), 1005.3)
+    seen = world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (OTHER,)), 1005.4)
+    assert not [a for a in seen if isinstance(a, Announce) and a.state == "set_aside"], "one since it loaded another"
+    seen = world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.5)
+    assert "set_aside" in [a.state for a in seen if isinstance(a, Announce)]
+    anew = world.send(DeviceSeen("d0", "cpu", "another"), 1006.0)
+    back = [a for a in [*anew, *world.run(1006.0, 1008.0)] if isinstance(a, Solve)]
+    assert "d0" in [d.name for d in back[-1].problem.devices]
+
+
+def test_who_stood_by_knows_which_device_loads_nothing() -> None:
+    world = World(catalogue=BOTH)
+    for event in (
+        DeviceSeen("d0", "cpu", "i"), DeviceSeen("d1", "cpu", "i"), DemandCounted("a", 40, 1.0),
+        PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), PlanAcknowledged("d0", Epoch(3, 2), (), (OTHER,)),
+    ):  # fmt: skip
+        world.controller.listen(event, 1005.0)
+    begun = [*world.controller.lead(4, None, "the other is gone", 1005.2), *world.beat(1005.3), *world.beat(1009.0)]
+    solve = [a for a in begun if isinstance(a, Solve)][-1]
+    assert [d.name for d in solve.problem.devices] == ["d1"]
+    assert set(solve.problem.catalogue.profiles) == set(BOTH.profiles)
 
 
 def test_what_is_told_of_plans_of_other_terms_or_by_strangers_is_no_failed_load() -> None:
