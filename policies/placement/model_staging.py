@@ -9,7 +9,8 @@ Rules.
 4. When nothing is left to load, the epoch is acknowledged with what is loaded and what failed.
 5. An app that leaves the slice goes on being served until what takes its place is loaded, and for ``grace`` seconds
    more, the time that routers take to switch; then it is retired: once its queue is empty its variants are forgotten.
-   A plan that wants it back cancels that. One that nothing was hosted for yet is forgotten at once.
+   A plan that wants it back cancels that: its streams with a key were elsewhere meanwhile, and are told as of no
+   place (``shares``) before their new ones. One that nothing was hosted for yet is forgotten at once.
 6. An app with a promise is told its peers, the slices that its own stream goes to in turn, and its part of the
    promise: those of the newest plan, loading or not. While routers switch to other turns (as long as what is new there
    takes to load, by its profile, and ``grace`` seconds) the peers of the plans before count too, each with a part that
@@ -90,11 +91,11 @@ class Staging:
                 mine = plan.of_device(self._device.name)
                 before, self._target = self._target, {p.app: p for p in mine if p.slice == self._slice.name}
                 self._failed.clear()
-                self._mark_leaving()
+                back = self._mark_leaving()
                 dropped = [app for app in before if not self.wants(app)]  # before anything was hosted for them
                 forgotten = [action for app in dropped for action in self._forget_app(app)]
                 met = self._meet(plan, now)
-                return [*forgotten, *met, *self._give_way(), *self._advance(now), *self._tell_peers()]
+                return [*forgotten, *back, *met, *self._give_way(), *self._advance(now), *self._tell_peers()]
             case LoadEnded(variant, ok):
                 if variant != self._loading:
                     raise IllegalEventError(f"{variant} ended loading; {self._loading} was being loaded")
@@ -176,13 +177,16 @@ class Staging:
                     told.append(Host(met))
         return told
 
-    def _mark_leaving(self) -> None:
-        for app in self._target:
-            self._leaving.pop(app, None)
+    def _mark_leaving(self) -> list[StagingAction]:
+        """Note what leaves; says of what comes back that its streams were elsewhere."""
+        back = [app for app in self._target if self._leaving.pop(app, None) is not None]
+        moved = [replace(self._hosted[app], shares=()) for app in back if self._hosted[app].shares]
+        self._hosted |= {change.app: change for change in moved}
         for app in self._hosted:
             if app not in self._target and app not in self._leaving:
                 self._leaving[app] = inf
                 self._beside[app] = frozenset(self._hosted)
+        return [Host(change) for change in moved]
 
     def _aside(self, app: str) -> bool:
         apps = self._catalogue.apps

@@ -12,7 +12,10 @@ from sluicegate.domain.models.app import NO_PROMISE, App, Promise, QueryClass, W
 from sluicegate.domain.models.profile import BatchLatency, Profile
 from sluicegate.domain.models.variant import Variant
 from sluicegate.domain.plan import Epoch, Placement, Plan
+from sluicegate.domain.query import Query
+from sluicegate.policies.batching.spread import GreedySpread
 from sluicegate.policies.placement.model_staging import Staging
+from sluicegate.policies.promises.history import MissHistory
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 
 DEVICE = Device(name="d0", type="cpu", memory_bytes=100)
@@ -289,6 +292,28 @@ def test_a_promised_app_is_told_its_new_peers_while_one_of_its_variants_still_lo
     assert [h.variant for h in told.hosted] == ["a1"]
     both = hosted(machine.handle(LoadEnded("a2", ok=True), 21.0))
     assert [h.variant for h in both.hosted] == ["a2", "a1"] and both.own == told.own
+
+
+def test_a_promised_app_that_comes_back_before_it_has_left_is_told_that_its_streams_were_elsewhere() -> None:
+    """A slice went on with its own count of a stream that had been missed elsewhere meanwhile."""
+    policy = GreedySpread()
+    machine = staging(promise=PROMISED)
+
+    def follow(event: PlanPublished, now: float) -> MissHistory:
+        for action in settle(machine, event, now=now):
+            if isinstance(action, Host) and action.change.app == "a":
+                policy.handle(action.change, now)
+        return policy.history(Query("q", "a", now, now + 0.2, stream="camera", sequence=0))
+
+    history = follow(shared(1, ("d0", 0.75), ("d1", 1e-9)), 10.0)
+    history.record(False)
+    assert follow(shared(2, ("d1", 1.0)), 20.0) is history and history.may_miss(), "what waits here is of before"
+    back = follow(shared(3, ("d0", 0.75), ("d1", 1e-9)), 21.0)
+    assert not back.may_miss()
+    for _ in range(8):
+        back.record(False)
+    assert back.may_miss()
+    assert follow(shared(4, ("d0", 0.75), ("d1", 1e-9)), 22.0) is back
 
 
 def test_the_peers_of_a_plan_whose_loads_may_still_run_count_until_those_have_ended() -> None:
