@@ -408,20 +408,20 @@ class Controller:
             if self._outlook.failed(variant, device_type, now):
                 actions.append(Announce(f"device:{event.device}", "load_failed", f"{variant} could not be loaded"))
                 self._asking.want(f"{variant} failed to load on {event.device}", now)
-        if refused := self._refused(event, device_type, now):
-            hold = self._settings.load_failure_hold
+        hold = self._settings.load_failure_hold
+        for device, refused in self._refused(event, device_type, now).items():
             told = f"it loads neither {' nor '.join(refused)}; plans do without it for {hold:g} s"
-            actions.append(Announce(f"device:{event.device}", "set_aside", told))
-            self._asking.want(f"device {event.device} loads nothing", now)
+            actions.append(Announce(f"device:{device}", "set_aside", told))
+            self._asking.want(f"device {device} loads nothing", now)
 
-    def _refused(self, event: PlanAcknowledged, device_type: str, now: float) -> tuple[str, ...]:
-        """Of a device that loads nothing, what it refused: plans do without the device alone."""
+    def _refused(self, event: PlanAcknowledged, device_type: str, now: float) -> Mapping[str, tuple[str, ...]]:
+        """Of devices that load nothing, what they refused: plans do without these devices alone."""
         others = [device.name for device in self._hosts() if device.type == device_type]
-        apps = {name: known.app for name in event.failed if (known := self._outlook.catalogue.variants.get(name))}
-        refused = self._refusals.acknowledged(event.device, event.variants, apps, others, now)
-        for variant in refused:
+        known = [name for name in event.failed if name in self._outlook.catalogue.variants]
+        found = self._refusals.acknowledged(event.device, event.variants, known, others, now)
+        for variant in {variant for refused in found.values() for variant in refused}:
             self._outlook.forgive(variant, device_type)
-        return refused
+        return found
 
     def _maybe_solve(self, now: float, actions: list[ControllerAction | Solve]) -> None:
         asking = self._asking

@@ -1,21 +1,22 @@
-"""Devices that load nothing: it is the device then, not the variants, and the rest of its type shall not pay for it."""
+"""Devices that load nothing: what others of their type hold tells whether the device is at fault or the variants."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-_APPS = 2
+_VARIANTS = 2
 
 
 class LoadRefusals:
     """Which devices are set aside. ``hold``: seconds that one is.
 
-    A device is as soon as variants of two apps failed there and it holds none, while another of its type is counted
-    on: where none is, what fails is left out on the type, as where a variant is the reason. Two of one app are not
-    enough: they may have been registered together, and be no good anywhere.
+    A device is as soon as it holds none, two variants failed there since it last held one, and another of its type
+    that plans may use holds one of those. Where no other does, they may be no good anywhere: what fails is left out on
+    the type then.
     """
 
     def __init__(self, hold: float) -> None:
         self._hold = hold
-        self._failed: dict[str, dict[str, str]] = {}
+        self._held: dict[str, frozenset[str]] = {}
+        self._failed: dict[str, set[str]] = {}
         self._until: dict[str, float] = {}
 
     @property
@@ -24,27 +25,29 @@ class LoadRefusals:
         return self._until.keys()
 
     def acknowledged(
-        self, device: str, loaded: Sequence[str], failed: Mapping[str, str], others: Collection[str], now: float
-    ) -> tuple[str, ...]:
-        """What failed on ``device`` where that is set aside from now on, by name.
+        self, device: str, held: Collection[str], failed: Collection[str], others: Collection[str], now: float
+    ) -> Mapping[str, tuple[str, ...]]:
+        """Devices that are set aside from now on, each with what it refused, by name.
 
-        ``failed``: variants with their apps. ``others``: of its type, that plans may use.
+        ``held``, ``failed``: variants on ``device``. ``others``: of its type, that plans may use.
         """
-        if loaded:
+        self._held[device] = frozenset(held)
+        if held:
             self._failed.pop(device, None)
-            return ()
-        if not failed or device in self._until:
-            return ()
-        known = self._failed.setdefault(device, {})
-        known.update(failed)
-        another = any(other != device and other not in self._until for other in others)
-        if len({*known.values()}) < _APPS or not another:
-            return ()
-        self._until[device] = now + self._hold
-        return tuple(sorted(self._failed.pop(device)))
+        elif failed and device not in self._until:
+            self._failed.setdefault(device, set()).update(failed)
+        elsewhere: set[str] = set().union(*(self._held.get(d, ()) for d in others if d not in self._until))
+        found: dict[str, tuple[str, ...]] = {}
+        for name in sorted({device, *others} & self._failed.keys()):
+            refused = self._failed[name]
+            if len(refused) >= _VARIANTS and not elsewhere.isdisjoint(refused):
+                self._until[name] = now + self._hold
+                found[name] = tuple(sorted(self._failed.pop(name)))
+        return found
 
     def forget(self, device: str) -> bool:
         """Another worker runs it, or none; whether it was aside."""
+        self._held.pop(device, None)
         self._failed.pop(device, None)
         return self._until.pop(device, None) is not None
 

@@ -360,9 +360,14 @@ def test_a_variant_that_fails_to_load_is_avoided_for_a_while() -> None:
     assert (SLOW, "cpu") in [a for a in seen if isinstance(a, Solve)][-1].problem.catalogue.profiles
 
 
+def aside(log: Iterable[object]) -> list[str]:
+    return [a.subject for a in log if isinstance(a, Announce) and a.state == "set_aside"]
+
+
 def test_a_device_that_loads_nothing_is_left_out_itself_and_not_its_type() -> None:
     world = World(catalogue=BOTH, load_failure_hold=20.0)
     world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d1", Epoch(3, 1), (SLOW,), ()), 1005.1)
     world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
     seen = world.send(PlanAcknowledged("d0", Epoch(3, 2), (), (OTHER,)), 1005.4)
     told = f"it loads neither {SLOW} nor {OTHER}; plans do without it for 20 s"
@@ -378,45 +383,66 @@ def test_a_device_that_loads_nothing_is_left_out_itself_and_not_its_type() -> No
     assert back and [d.name for d in back[-1].problem.devices] == ["d0", "d1"], "it is tried again"
 
 
+def test_a_device_is_at_fault_as_soon_as_another_holds_what_it_refused() -> None:
+    world = World(catalogue=BOTH)
+    world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
+    assert not aside(world.send(PlanAcknowledged("d0", Epoch(3, 2), (), (FAST,)), 1005.4)), "they may be no good"
+    assert not aside(world.send(PlanAcknowledged("d1", Epoch(3, 2), (OTHER,), ()), 1005.5)), "says nothing of those"
+    seen = world.send(PlanAcknowledged("d1", Epoch(3, 2), (FAST, OTHER), ()), 1005.6)
+    assert aside(seen) == ["device:d0"], "two of one app, and it is the device all the same"
+    assert [d.name for d in [a for a in seen if isinstance(a, Solve)][-1].problem.devices] == ["d1"]
+
+
 def test_variants_that_load_on_no_device_are_the_reason_themselves() -> None:
     world = World(catalogue=BOTH)
     world.run(1000.0, 1005.0)
     for device in ("d0", "d1"):
         for variant in (SLOW, OTHER):
             world.send(PlanAcknowledged(device, Epoch(3, 1), (), (variant,)), 1005.2)
-    aside = [a.subject for a in world.log if isinstance(a, Announce) and a.state == "set_aside"]
-    assert aside == ["device:d0"], "one is left to try"
+    assert not aside(world.log)
     solve = [a for a in world.log if isinstance(a, Solve)][-1]
-    assert [d.name for d in solve.problem.devices] == ["d1"]
+    assert [d.name for d in solve.problem.devices] == ["d0", "d1"]
     assert set(solve.problem.catalogue.profiles) == {(FAST, "cpu"), ("b-slow", "cpu")}
 
 
-def test_two_variants_of_one_app_may_be_the_reason_themselves() -> None:
+def test_one_variant_alone_may_lack_room_there() -> None:
     world = World(catalogue=BOTH)
     world.run(1000.0, 1005.0)
-    for variant in (SLOW, FAST):
-        world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (variant,)), 1005.2)
-    assert not [a for a in world.log if isinstance(a, Announce) and a.state == "set_aside"]
+    world.send(PlanAcknowledged("d1", Epoch(3, 1), (SLOW,), ()), 1005.1)
+    for _ in range(3):
+        world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
+    assert not aside(world.log)
 
 
 def test_what_loads_on_a_device_or_begins_anew_is_not_set_aside() -> None:
     world = World(catalogue=BOTH)
     world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d1", Epoch(3, 1), (SLOW,), ()), 1005.1)
     world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.2)
     world.send(PlanAcknowledged("d0", Epoch(3, 1), (FAST,), (SLOW,)), 1005.3)
     seen = world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (OTHER,)), 1005.4)
-    assert not [a for a in seen if isinstance(a, Announce) and a.state == "set_aside"], "one since it loaded another"
-    seen = world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.5)
-    assert "set_aside" in [a.state for a in seen if isinstance(a, Announce)]
+    assert not aside(seen), "one since it loaded another"
+    assert aside(world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), 1005.5)) == ["device:d0"]
     anew = world.send(DeviceSeen("d0", "cpu", "another"), 1006.0)
     back = [a for a in [*anew, *world.run(1006.0, 1008.0)] if isinstance(a, Solve)]
     assert "d0" in [d.name for d in back[-1].problem.devices]
+
+
+def test_what_a_device_held_before_it_began_anew_is_no_evidence() -> None:
+    world = World(catalogue=BOTH)
+    world.run(1000.0, 1005.0)
+    world.send(PlanAcknowledged("d1", Epoch(3, 1), (SLOW,), ()), 1005.1)
+    world.send(DeviceSeen("d1", "cpu", "another"), 1005.15)
+    world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW, OTHER)), 1005.2)
+    assert not aside(world.log)
 
 
 def test_who_stood_by_knows_which_device_loads_nothing() -> None:
     world = World(catalogue=BOTH)
     for event in (
         DeviceSeen("d0", "cpu", "i"), DeviceSeen("d1", "cpu", "i"), DemandCounted("a", 40, 1.0),
+        PlanAcknowledged("d1", Epoch(3, 1), (SLOW,), ()),
         PlanAcknowledged("d0", Epoch(3, 1), (), (SLOW,)), PlanAcknowledged("d0", Epoch(3, 2), (), (OTHER,)),
     ):  # fmt: skip
         world.controller.listen(event, 1005.0)
