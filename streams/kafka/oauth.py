@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 import aiohttp
 import orjson
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 from typing_extensions import override
 
 from sluicegate.streams.broker_settings import KafkaOAuth
@@ -23,10 +24,14 @@ _LIFE = 300.0
 """Seconds, where the provider does not say."""
 
 
+class NoTokenError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # the client has no types
+    """The provider cannot be asked or gives no token: the client tries again, as where it cannot connect."""
+
+
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the client has no types
     """Implements aiokafka's token provider: one token for all clients of the process, fetched anew before it ends.
 
-    ``token`` raises BrokerError where the provider cannot be asked or gives none; no message has the secret.
+    ``token`` raises NoTokenError where the provider cannot be asked or gives none; no message has the secret.
     """
 
     def __init__(self, oauth: KafkaOAuth, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -60,18 +65,18 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the client 
                 while len(body) <= _MOST and (part := await answer.content.readany()):
                     body += part
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise BrokerError(f"kafka.oauth.token_url: {oauth.token_url} cannot be asked ({error!s:.200})") from error
+            raise NoTokenError(f"kafka.oauth.token_url: {oauth.token_url} cannot be asked ({error!s:.200})") from error
         if status != 200:
-            raise BrokerError(f"kafka.oauth: {oauth.token_url} answered {status}; look at client_id and its secret")
+            raise NoTokenError(f"kafka.oauth: {oauth.token_url} answered {status}; look at client_id and its secret")
         if len(body) > _MOST:
-            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave over {_MOST} bytes; look at the address")
+            raise NoTokenError(f"kafka.oauth: {oauth.token_url} gave over {_MOST} bytes; look at the address")
         try:
             told = orjson.loads(body)
             token, life = told["access_token"], float(told.get("expires_in", _LIFE))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave no access_token") from error
+            raise NoTokenError(f"kafka.oauth: {oauth.token_url} gave no access_token") from error
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0.0 < life < 1e9:
-            raise BrokerError(f"kafka.oauth: {oauth.token_url} gave a token that cannot be used")
+            raise NoTokenError(f"kafka.oauth: {oauth.token_url} gave a token that cannot be used")
         return token, life
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiokafka.errors import KafkaConnectionError
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.settings.kafka_section import KafkaSection
@@ -88,6 +89,7 @@ async def test_what_gives_no_token_is_told_without_the_secret(instead: web.Respo
         with pytest.raises(BrokerError, match=told) as caught:
             await TokenProvider(KafkaOAuth(url, "me", "s3cret")).token()
     assert "s3cret" not in str(caught.value)
+    assert isinstance(caught.value, KafkaConnectionError), "aiokafka ends for good of what it does not know"
 
 
 async def test_a_token_may_come_in_parts_and_no_more_is_read_than_a_token_may_be() -> None:
@@ -101,8 +103,9 @@ async def test_a_token_may_come_in_parts_and_no_more_is_read_than_a_token_may_be
 
 
 async def test_a_provider_that_is_away_is_told() -> None:
-    with pytest.raises(BrokerError, match="cannot be asked"):
+    with pytest.raises(BrokerError, match="cannot be asked") as caught:
         await TokenProvider(KafkaOAuth("http://127.0.0.1:1/token", "me", "s3cret")).token()
+    assert isinstance(caught.value, KafkaConnectionError), "aiokafka tries again"
 
 
 def section(**more: Any) -> KafkaSection:
