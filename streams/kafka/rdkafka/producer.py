@@ -11,6 +11,7 @@ sender's to send again. A client with an error that it cannot outlive is replace
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -108,10 +109,15 @@ class _Client:
 
     def _wait(self) -> None:
         while not self._ends:
-            self._inner.poll(_LOOK)
+            try:
+                self._inner.poll(_LOOK)
+            except KafkaException as raised:  # it writes no more
+                self._ends = True
+                tell(self._loop, self._producer.renew, self, failed(raised))
             self._pass_on()
         self._inner.purge()
-        self._inner.poll(0)
+        with suppress(KafkaException):
+            self._inner.poll(0)
         self._pass_on()
         del self._inner  # disconnects, which may take its time
         tell(self._loop, _done, self.ended)
@@ -191,8 +197,11 @@ class RdkafkaProducer:
             return None
         except KafkaException as raised:
             error = failed(raised)
+            if _is_fatal(error):
+                self.renew(client, error)
+                return None
             if error.code() != KafkaError._UNKNOWN_TOPIC:
-                raise
+                raise BrokerError(f"{topic}: cannot be written to ({error.str()})") from raised
             self._known.pop(topic, None)
             raise UnknownTopicError(f"topic {topic!r} does not exist any more") from raised
         self._on_the_way += 1
@@ -237,8 +246,8 @@ class RdkafkaProducer:
                 return
             if self._send_alone(sending):
                 return
-        if error.fatal() or error.code() == KafkaError._FATAL:
-            self._renew(sending.client, error)
+        if _is_fatal(error) and sending.client is not None:
+            self.renew(sending.client, error)
         self._end(sending, DeliveryError(f"{sending.topic}: not acknowledged ({error.str()})"))
 
     def _send_alone(self, sending: _Sending) -> bool:
@@ -249,7 +258,7 @@ class RdkafkaProducer:
             self._alone = self._new_client(**{"batch.num.messages": 1})
         try:
             self._alone.produce(sending)
-        except BufferError:
+        except (BufferError, KafkaException):
             return False
         return True
 
@@ -264,9 +273,9 @@ class RdkafkaProducer:
         else:
             sending.written.set_result(fate)
 
-    def _renew(self, failed: _Client | None, error: KafkaError) -> None:
-        """Put a new client in the place of one that writes no more."""
-        if failed is None or failed not in (self._client, self._alone):
+    def renew(self, failed: _Client, error: KafkaError) -> None:
+        """Put a new client in the place of one that writes no more; what was on its way by that fails."""
+        if failed not in (self._client, self._alone):
             return
         log.warning("producer of %s begins anew after: %s", self._servers, error.str())
         if failed is self._client:
@@ -305,6 +314,10 @@ class RdkafkaProducer:
             if asyncio.get_running_loop().time() > until:
                 raise UnknownTopicError(f"topic {topic!r} does not exist; topics are created before use")
             await asyncio.sleep(0.25)
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 def _done(future: "asyncio.Future[None]") -> None:
