@@ -75,6 +75,7 @@ class RdkafkaConsumer:
         self._settled = asyncio.Event()
         self._identity: object = None
         self._failure: Exception | None = None
+        self._untaken = False  # given by the group, and where to begin was not told
         self._next_read = 0.0
         self._last_read = inf
 
@@ -111,6 +112,7 @@ class RdkafkaConsumer:
         self._raise_failure()
         if self._inner is None:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
+        await self._take_what_waits()
         for tp in tuple(self._fetcher.doubted):  # first: where that fails, nothing was taken yet
             await self._out_of_range(tp)
         await self._fetcher.fetched(wait, max_records)
@@ -237,6 +239,7 @@ class RdkafkaConsumer:
         silent_until = self._loop.time() + _SILENT
         async with asyncio.timeout(self._settings.request_timeout):
             while not self._settled.is_set() and self._failure is None and self._inner is not None:
+                await self._take_what_waits()
                 await self._fetcher.joined(4 * _JOINING, _JOINING)
                 self._raise_failure()
                 if self._settings.group_protocol == "consumer" and self._loop.time() > silent_until:
@@ -300,12 +303,32 @@ class RdkafkaConsumer:
 
     def _on_assign(self, inner: Any, partitions: Iterable[Any]) -> None:
         self._given |= _ports(partitions)
+        try:
+            self._take(inner)
+        except KafkaException as error:
+            log.warning("%s: what the group gave waits, as where to begin is not told (%s)", self._reads.group, error)
+            self._untaken = True
+            inner.incremental_assign([])  # or the library would fetch them from where it likes
+        self._identity = inner.consumer_group_metadata()
+
+    def _take(self, inner: Any) -> None:
+        """Read what was given and is not read yet."""
         new = self._due() - self._fetcher.held
+        starts = self._starts(inner, sorted(new))
         self._fetcher.taking(new)
         if new or not self._settled.is_set():
-            self._in_loop(self._take_up(self._starts(inner, sorted(new))))
+            self._in_loop(self._take_up(starts))
         self._fetcher.assign(inner, new)
-        self._identity = inner.consumer_group_metadata()
+        self._untaken = False
+
+    async def _take_what_waits(self) -> None:
+        if not self._untaken:
+            return
+        inner = self._started()
+        try:
+            await self._answer(self._do(lambda: self._take(inner)))
+        except BrokerError as error:
+            log.warning("%s: what the group gave waits on (%s)", self._reads.group, error)
 
     def _on_revoke(self, inner: Any, partitions: Iterable[Any]) -> None:
         self._given -= _ports(partitions)

@@ -195,9 +195,9 @@ class Fetcher:
     def taken(self, most: int) -> list[Record]:
         """At most that many of what was fetched, in offset order within each partition: to be handed out."""
         records: list[Record] = []
-        left, at = self._left, self._at
-        while left and len(records) < most:
-            message = left.popleft()
+        at = self._at
+        while self._left and len(records) < most:  # what is told of one may drop others
+            message = self._left.popleft()
             if message.error() is not None:
                 if (found := self._event(message)) is not None:
                     records.append(found)
@@ -239,8 +239,11 @@ class Fetcher:
 
     def _came(self, found: list[Any]) -> None:
         self._asked = None
-        self._left += [m for m in found if _place(m) not in self._stale] if self._stale else found
+        self._add(found)
         self._go_back()
+
+    def _add(self, found: list[Any]) -> None:
+        self._left += [m for m in found if _place(m) not in self._stale] if self._stale else found
 
     def _event(self, message: Any) -> Unreadable | None:
         """What the library tells between records."""
@@ -355,7 +358,7 @@ class Fetcher:
         except KafkaException:
             self._assign_anew(place)
         if others:
-            tell(self._loop, self._left.extend, others)
+            tell(self._loop, self._add, others)
 
     def _assign_anew(self, place: TopicPartition) -> None:
         inner, at = self._inner, self._at.get(place)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.ports import BrokerError, Record, TopicPartition
+from sluicegate.streams.ports import BrokerError, Record, TopicPartition, Unreadable
 from sluicegate.streams.subscription import Subscription
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'sluicegate[rdkafka]'")
@@ -45,7 +45,12 @@ class Library:
     def __init__(self) -> None:
         self.first = {KEPT: 0, CUT: 0}
         self.silent = False
+        self.gives = [[KEPT, CUT]]
+        """What the group gives, one after the other."""
+        self.between: list[Any] = []
+        """What is told before records are."""
         self._at: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
         self._on_assign: Callable[[Any, Iterable[Any]], None] | None = None
 
     def subscribe(self, topics: list[str], *, on_assign: Callable[[Any, Iterable[Any]], None], **_: Any) -> None:
@@ -60,22 +65,25 @@ class Library:
     def seek(self, to: Any) -> None:
         self._at[TopicPartition(to.topic, to.partition)] = to.offset
 
-    def pause(self, partitions: Iterable[Any]) -> None: ...
+    def pause(self, partitions: Iterable[Any]) -> None:
+        self._paused |= {TopicPartition(p.topic, p.partition) for p in partitions}
 
-    resume = pause
+    def resume(self, partitions: Iterable[Any]) -> None:
+        self._paused -= {TopicPartition(p.topic, p.partition) for p in partitions}
 
     def poll(self, timeout: float) -> Any:
-        if self._on_assign is not None:
-            on_assign, self._on_assign = self._on_assign, None
-            on_assign(self, [KafkaPartition(*place) for place in self.first])
+        if self._on_assign is not None and self.gives:
+            self._on_assign(self, [KafkaPartition(*place) for place in self.gives.pop(0)])
         if found := self.consume(1, 0):
             return found[0]
         time.sleep(min(timeout, 0.005))
         return None
 
     def consume(self, most: int, timeout: float) -> list[Any]:
-        found: list[Any] = []
+        found, self.between = self.between[:most], self.between[most:]
         for place, at in tuple(self._at.items()):
+            if place in self._paused:
+                continue
             if at < self.first[place] and len(found) < most:
                 del self._at[place]  # it fetches no more there
                 found.append(message(place, at, KafkaError(KafkaError._AUTO_OFFSET_RESET)))
@@ -161,3 +169,61 @@ async def test_a_member_that_cannot_ask_whether_it_is_one_hands_out_nothing_unti
     await consumer.stop()
     assert (offsets(records, KEPT), offsets(records, CUT)) == ([0, 1, 2], [0, 1, 2])
     assert caplog.text.count("could not be asked") == 2
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_what_a_group_gives_is_read_once_it_is_told_where_to_begin_and_the_rest_meanwhile(
+    library: Library, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.gives = [[KEPT]]
+    consumer = consumer_of(Subscription(topics=("t",), group="g"))
+    await consumer.start()
+    left = failures
+
+    def committed(partitions: Sequence[Any], timeout: float) -> Sequence[Any]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return partitions
+
+    monkeypatch.setattr(library, "committed", committed)
+    library.gives = [[CUT]]
+    records: list[Record] = []
+    for _ in range(TRIES):
+        records += await consumer.get_many(wait=0.01)
+        if left >= 0:
+            assert consumer.assignment() == {KEPT} and not offsets(records, CUT)
+    assert consumer.assignment() == {KEPT, CUT}
+    await consumer.stop()
+    assert (offsets(records, KEPT), offsets(records, CUT)) == ([0, 1, 2], [0, 1, 2])
+
+
+async def test_a_member_starts_once_it_is_told_where_to_begin(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [KafkaException(KafkaError(KafkaError._TIMED_OUT))] * 2
+
+    def committed(partitions: Sequence[Any], timeout: float) -> Sequence[Any]:
+        if answers:
+            raise answers.pop()
+        return partitions
+
+    monkeypatch.setattr(library, "committed", committed)
+    consumer = consumer_of(Subscription(topics=("t",), group="g"))
+    await consumer.start()
+    assert consumer.assignment() == {KEPT, CUT} and not answers
+    await consumer.stop()
+
+
+async def test_what_lies_behind_a_record_that_cannot_be_read_is_handed_out_once(library: Library) -> None:
+    consumer = consumer_of(Subscription(partitions=(KEPT, CUT), start_at="beginning"))
+    damaged = KafkaError(KafkaError._BAD_MSG)
+    library.between = [message(CUT, 0, damaged), message(CUT, 0, damaged), message(CUT, 0, damaged), message(KEPT, 0)]
+    await consumer.start()
+    records: list[Record] = []
+    for _ in range(TRIES):
+        records += await consumer.get_many(wait=0.01)
+    await consumer.stop()
+    assert (offsets(records, KEPT), offsets(records, CUT)) == ([0, 1, 2], [0, 1, 2])
+    assert [(r.topic, r.partition, r.offset) for r in records if isinstance(r, Unreadable)] == [(*CUT, 0)]
