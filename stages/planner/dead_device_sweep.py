@@ -32,11 +32,11 @@ from sluicegate.planner.control.events import (
     WorkLeft,
 )
 from sluicegate.stages.connections import Connections
+from sluicegate.stages.following.answered import answered_by
 from sluicegate.stages.following.served_apps import ServedApps, not_served
 from sluicegate.stages.runtime.exactly_once import transactional_id
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.ports import (
-    Consumer,
     FencedError,
     Headers,
     Letter,
@@ -50,7 +50,7 @@ from sluicegate.streams.records import codec
 log = logging.getLogger(__name__)
 
 _ANSWERED_WINDOW = 30.0
-"""Seconds of results that are searched for answers of a dead worker."""
+"""Seconds of results, before what is left was written, that are searched too: clocks differ."""
 
 _Read = tuple[Record, codec.WorkMessage | InvalidInputError]
 """A record and what it carries, or why it cannot be read."""
@@ -103,13 +103,17 @@ class Reclaimer:
             self._tell(SweepBegan(device, start, end))
             if start >= end:
                 return
-            answered = await self._answered_by(device) if transactions is None else frozenset()
+            answered: frozenset[QueryKey] | None = frozenset() if transactions is not None else None
             while await consumer.position(work) < end:
                 records = [r for r in await consumer.get_many(wait=0.5) if r.offset < end]
+                if not records:
+                    continue
+                if answered is None:
+                    answered = await self._answered_by(device, records)
                 moves = self._moves(await self._read(records), device, answered)
                 if transactions is None:
                     await self._post_all(moves, device)
-                elif records:
+                else:
                     await self._write_all(transactions, moves, device, group)
             if transactions is None:
                 await consumer.commit({work: end})
@@ -121,6 +125,12 @@ class Reclaimer:
             raise
         finally:
             await consumer.stop()
+
+    async def _answered_by(self, device: str, first: Sequence[Record]) -> frozenset[QueryKey]:
+        """Those of what is left, of which these are the first."""
+        written = [record.timestamp for record in first if record.timestamp > 0.0]  # 0: cannot be read
+        since = min([self._clock.wall(), *written]) - _ANSWERED_WINDOW
+        return await answered_by(device, since=since, broker=self._broker, topics=self._topics, apps=self._served)
 
     async def _swept_to(self, work: TopicPartition, end: int) -> None:
         """Commit it for the group of all that was swept."""
@@ -288,44 +298,6 @@ class Reclaimer:
             await acknowledged.wait()
         if fenced:
             raise fenced[0]
-
-    async def _answered_by(self, device: str) -> frozenset[QueryKey]:
-        """Queries that ``device`` has answered within the window: its last commits may not tell of them."""
-        partitions: list[TopicPartition] = []
-        counts = await self._broker.admin().partitions([self._topics.results(app) for app in self._served])
-        for topic, count in sorted(counts.items()):
-            partitions += [TopicPartition(topic, i) for i in range(count)]
-        if not partitions:
-            return frozenset()
-        consumer = self._broker.consumer(partitions=partitions, start_at="end")
-        await consumer.start()
-        try:
-            return await self._read_keys(consumer, partitions, device)
-        finally:
-            await consumer.stop()
-
-    async def _read_keys(
-        self, consumer: Consumer, partitions: list[TopicPartition], device: str
-    ) -> frozenset[QueryKey]:
-        ends = await consumer.end_offsets(partitions)
-        since = self._clock.wall() - _ANSWERED_WINDOW
-        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since))
-        open_partitions = set()
-        for partition in partitions:
-            start = starts[partition]
-            if start is not None and start < ends[partition]:
-                await consumer.seek(partition, start)
-                open_partitions.add(partition)
-        found = set()
-        while open_partitions:
-            for record in await consumer.get_many(wait=0.5):
-                if codec.outcome_device(record) == device and record.key is not None:
-                    app = self._topics.app_of(record.topic) or ""
-                    found.add(QueryKey(app, codec.query_source_of(record), record.key.decode(errors="replace")))
-            for partition in tuple(open_partitions):
-                if await consumer.position(partition) >= ends[partition]:
-                    open_partitions.discard(partition)
-        return frozenset(found)
 
 
 def _decoded(record: Record) -> codec.WorkMessage | InvalidInputError:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from sluicegate.domain.models.tensor import Tensor
-from sluicegate.domain.outcome import OutcomeKind, Reason
+from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.planner.control.events import End, Move, PlannerEvent, SweepFailed
@@ -136,6 +136,40 @@ async def test_a_query_of_an_app_whose_topics_are_gone_is_buried(
         assert {topics.dead_letters, topics.admitted("toy")} <= set(broker.written())
     await reclaimer.close()
     await outbox.stop()
+
+
+async def test_what_was_answered_behind_a_query_with_a_late_deadline_is_left_however_long_ago() -> None:
+    """That one alone waits, and holds back the commit that tells of the others."""
+    now = SystemClock().wall()
+    wrote = [now - 400.0]
+    broker, topics = MemoryBroker(clock=lambda: wrote[0]), Topics("t")
+    await broker.admin().create_topics(topics.specs(["toy"], ["d0", "d1"]))
+    producer = broker.producer()
+    await producer.start()
+    for name in ("late", "answered", "elsewhere"):
+        query = Query(name, "toy", now - 401.0, now + 199.0)
+        message = codec.QueryMessage(query, (Tensor("x", "FP32", (1, 1), bytes(4)),))
+        work = codec.encode_work(message, epoch=Epoch(1, 1), slice="")
+        await (await producer.send(topics.work("d0"), work.value, key=work.key, headers=work.headers))
+    wrote[0] = now - 390.0
+    for name, device in (("answered", "d0"), ("elsewhere", "d1")):
+        query = Query(name, "toy", now - 401.0, now + 199.0)
+        said = codec.encode_outcome(Outcome.of(query, OutcomeKind.ANSWERED, wrote[0], device=device), ())
+        await (await producer.send(topics.results("toy"), said.value, key=said.key, headers=said.headers))
+    wrote[0] = now
+    outbox = Outbox(producer)
+    await outbox.start()
+    core = Core()
+    connections = Connections(broker=broker, producer=producer, topics=topics, clock=SystemClock())
+    reclaimer = Reclaimer(connections, outbox, core.tell, apps=["toy"])
+    await reclaimer.sweep("d0")
+    consumer = broker.consumer(partitions=[TopicPartition(topics.admitted("toy"), 0)], start_at="beginning")
+    await consumer.start()
+    assert [record.key for record in await consumer.get_many(wait=0.0)] == [b"late", b"elsewhere"]
+    assert core.fence == 3
+    await reclaimer.close()
+    await outbox.stop()
+    await broker.close()
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
