@@ -3,6 +3,7 @@
 Decided in ``sluicegate.policies.serving``: what is read and answered, where and when it runs, what is loaded, how the
 device is cut. Rules of the shell.
 - Before work is read, the results topics of apps with a promise are read for the last outcomes of their streams.
+- At least once, what was answered of what is read again after a start is looked up among the results, and left.
 - What fails beside the reading, heartbeats or a slice's task, ends the worker: its device is dead to the planner, and
   not silently lame.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, a cut that has begun is
@@ -60,6 +61,7 @@ from sluicegate.policies.serving.device_events import (
     Woken,
 )
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from sluicegate.stages.following.answered import answered_by
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.served_apps import ServedApps, not_served
 from sluicegate.stages.runtime.background_tasks import BackgroundTasks
@@ -85,6 +87,9 @@ _Rare = Repeated | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat
 
 _ENDING = 30.0
 """Seconds that a cut under way may take when the worker is stopped."""
+
+_CLOCKS = 5.0
+"""Seconds by which those of broker and routers may differ."""
 
 
 class WorkerStage:
@@ -139,6 +144,8 @@ class WorkerStage:
         self._plans = Follower(self._broker, self._topics.plan, self._on_plan)
         self._session = asyncio.Event()  # set: stop reading
         self._naming = asyncio.Event()
+        self._again_below = 0  # offset: what may have been read before
+        self._answered: frozenset[QueryKey] | None = None
         self._last_beat = self._clock.monotonic()
         self._late = 0.0
         self._tasks = BackgroundTasks(self.name, self.failed)
@@ -365,19 +372,41 @@ class WorkerStage:
                 await consumer.seek(work, action.offset)
             else:
                 self._do([action], now)
+        self._answered = None
+        self._again_below = 0 if self._ports.exactly_once is not None else begins.end
 
     async def _take(self, records: Sequence[Record]) -> None:
+        joined = self.core.incarnation
+        answered = await self._answered_before(records)
+        if self.core.incarnation != joined:  # abandoned meanwhile: others answer what was read
+            return
         unknown: list[tuple[codec.WorkMessage, Record]] = []
         for record in records:
             message = self._answers.read(record, self._clock.wall())
             if message is None:
                 continue
-            if message.query.app in self._served:
+            if message.query.key in answered:
+                self._answers.repeated(message.query)
+            elif message.query.app in self._served:
                 self._take_one(message, record)
             else:
                 unknown.append((message, record))
         if unknown:
             await self._tell_apart(unknown)
+
+    async def _answered_before(self, records: Sequence[Record]) -> frozenset[QueryKey]:
+        """Queries that the worker before this one has answered. ``records``: some of what may be read again."""
+        if records[0].offset >= self._again_below:
+            self._answered = None
+            return frozenset()
+        if self._answered is None:
+            written = [record.timestamp for record in records if record.timestamp > 0.0]  # 0: cannot be read
+            since = min([self._clock.wall(), *written]) - _CLOCKS
+            of = self.device.name
+            self._answered = await answered_by(
+                of, since=since, broker=self._broker, topics=self._topics, apps=self._served
+            )
+        return self._answered
 
     async def _tell_apart(self, unknown: Sequence[tuple[codec.WorkMessage, Record]]) -> None:
         """Queries of apps that this process has not heard of yet, and what a stranger wrote."""

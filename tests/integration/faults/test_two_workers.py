@@ -1,20 +1,25 @@
-"""Two workers of one device: one serves, the other stands by and takes over where the first falls silent."""
+"""Two workers of one device: one serves, the other stands by, and takes over or follows where the first is gone."""
 
 import asyncio
+import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from sluicegate.domain.outcome import OutcomeKind
-from sluicegate.sluice.audit.result_log import read_results
+from sluicegate.domain.models.tensor import Tensor
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.plan import Epoch
+from sluicegate.domain.query import Query
+from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.system.process_stages import stages_of
 from sluicegate.stages.runtime.supervisor import run_stages
 from sluicegate.streams import connect
 from sluicegate.streams.ports import TopicPartition
-from sluicegate.streams.records import control
-from tests.harness import Running, running, settings_for
+from sluicegate.streams.records import codec, control
+from tests.harness import PIXELS, Running, running, settings_for
 
 pytestmark = pytest.mark.virtual
 
@@ -87,3 +92,35 @@ async def test_the_second_of_a_device_stands_by_says_so_and_answers_nothing_twic
     assert (report.lost, report.duplicates) == (0, 0)
     assert {ends[one].kind for one in asked} == {OutcomeKind.ANSWERED}
     assert {ends[one].device for one in asked[-100:]} >= {DEVICE}
+
+
+async def left_by(run: Running, device: str, late: Query, answered: list[Query]) -> None:
+    """A worker was lost, and began again before anybody missed it: its commit is that before ``late``, which waits."""
+    tensor = Tensor("image", "FP32", (1, PIXELS), struct.pack(f"<{PIXELS}f", *(0.0,) * PIXELS))
+    for query in (late, *answered):
+        work = codec.encode_work(codec.QueryMessage(query, (tensor,)), epoch=Epoch(1, 1), slice="")
+        await (await run.producer.send(run.topics.work(device), work.value, key=work.key, headers=work.headers))
+    for query in answered:
+        said = codec.encode_outcome(Outcome.of(query, OutcomeKind.ANSWERED, query.arrival + 1.0, device=device), ())
+        await (await run.producer.send(run.topics.results("toy"), said.value, key=said.key, headers=said.headers))
+
+
+async def answers(run: Running) -> Counter[str]:
+    found = read_results(run.broker, await result_topics(run.broker, run.topics), follow=False)
+    return Counter([codec.decode_outcome(record).outcome.query_id async for record in found])
+
+
+async def test_a_worker_leaves_what_the_one_before_it_answered_and_had_not_committed(tmp_path: Path) -> None:
+    async with running(settings_for("memory://", tmp_path), connect("memory://"), roles=NO_WORKERS) as run:
+        now = run.system.clock.wall()
+        late = Query("late", "toy", now, now + 600.0)
+        before = [Query(f"before-{n}", "toy", now, now + 300.0) for n in range(1200)]
+        await left_by(run, "d1", late, before)
+        await asyncio.sleep(60.0)
+        async with worker(run, "d0"), worker(run, "d1"):
+            await run.planned()
+            work, group = TopicPartition(run.topics.work("d1"), 0), run.topics.worker_group("d1")
+            async with asyncio.timeout(60.0):
+                while await run.broker.admin().committed(group, work) != len(before) + 1:
+                    await asyncio.sleep(0.1)
+        assert await answers(run) == {"late": 1, **{query.id: 1 for query in before}}
