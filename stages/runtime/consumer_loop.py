@@ -148,17 +148,14 @@ class Intake:
         elsewhere: Elsewhere | None = None,
     ) -> None:
         """``letter`` is all that ``record`` led to, and ``written`` is told once it is; ``instead`` makes another where
-        it is too large for its topic, or none, where ``answer`` is called again. ``elsewhere``: exactly once, where it
-        has no topic; at least once it waits for that."""
+        it is too large for its topic, or none, where ``answer`` is called again. ``elsewhere``: where it has no topic
+        (any more); where that has none either, ``record`` is buried."""
+        ways = [] if elsewhere is None else [elsewhere]
+        if self._bury is not None:
+            ways.append(partial(self._bury, record))
         if self._exactly_once is not None:
-            ways = [] if elsewhere is None else [elsewhere]
-            if self._bury is not None:
-                ways.append(partial(self._bury, record))
             self._exactly_once.answer(record, letter, instead, written, ways)
             return
-
-        def done() -> None:
-            self.done(record)
 
         def told() -> None:
             if written is not None:
@@ -166,14 +163,35 @@ class Intake:
             self.done(record)
 
         if instead is None:
-            outbox.put(letter, done=told)
+            self._put(record, outbox, letter, ways, told)
         else:
 
             def refused(error: InvalidInputError) -> None:
                 if (other := instead(error)) is not None:
-                    outbox.put(other, done=done)
+                    self._put(record, outbox, other, ways)
 
-            outbox.put(letter, done=told, refused=refused)
+            self._put(record, outbox, letter, ways, told, refused)
+
+    def _put(
+        self,
+        record: Record,
+        outbox: Outbox,
+        letter: Letter,
+        ways: Sequence[Elsewhere],
+        done: Callable[[], None] | None = None,
+        refused: Callable[[InvalidInputError], None] | None = None,
+    ) -> None:
+        """At least once: ``letter``, or, where it has no topic, what ``ways`` say by turns. The last of them waits."""
+        done = done or partial(self.done, record)
+        if not ways:
+            outbox.put(letter, done=done, refused=refused)
+            return
+        way, *more = ways
+
+        def gone(error: InvalidInputError) -> None:
+            self._put(record, outbox, way(error), more)
+
+        outbox.put(letter, done=done, refused=refused, gone=gone)
 
     def ignore(self, record: Record) -> None:
         """``record`` leads to nothing."""

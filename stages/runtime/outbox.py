@@ -2,7 +2,8 @@
 
 ``post`` never waits, so that policies' actions can be carried out at once; a pump hands the records to the producer in
 order. What is unacknowledged is counted, so that a stage can stop reading while the broker does not answer. Letters of
-a topic that does not exist, because it was deleted or is not made yet, wait beside the others, in order, until it does.
+a topic that does not exist, because it was deleted or is not made yet, wait beside the others, in order, until it does,
+or, where their caller has another use for them, until it is looked for again.
 What a caller's ``done`` or ``refused`` raises ends no pump; ``failure`` raises it, which the stage awaits.
 """
 
@@ -27,6 +28,7 @@ class _Posted:
     letter: Letter
     done: Callable[[], None] | None
     refused: Callable[[InvalidInputError], None] | None
+    gone: Callable[[InvalidInputError], None] | None
     number: int
 
 
@@ -75,17 +77,19 @@ class Outbox:
         *,
         done: Callable[[], None] | None = None,
         refused: Callable[[InvalidInputError], None] | None = None,
+        gone: Callable[[InvalidInputError], None] | None = None,
     ) -> None:
         """Send; ``done`` is called once the broker has acknowledged.
 
         A record that can never be sent (over the broker's size limit) is given to ``refused``; without it, it is
-        logged and counts as done.
+        logged and counts as done. One whose topic does not exist is given to ``gone``, once it was looked for twice;
+        without it, it waits for its topic.
         """
         if not self.unacknowledged:
             self._idle.clear()
         self.unacknowledged += 1
         self.posted += 1
-        posted = _Posted(letter, done, refused, self.posted)
+        posted = _Posted(letter, done, refused, gone, self.posted)
         if letter.topic in self._newest:
             self._newest[letter.topic][letter.key] = posted.number
         if not self._queue and self._pump is not None and not self._handing and self._sent_at_once(posted):
@@ -216,6 +220,7 @@ class Outbox:
                 self._refuse(waiting.popleft(), error)
             except UnknownTopicError as error:
                 log.debug("%s; what is written there waits still", error)
+                self._turn_away(waiting, error)
             except Exception as error:  # as for all others
                 log.warning("send to %s failed (%s); trying again", topic, error)
             else:
@@ -224,6 +229,16 @@ class Outbox:
         del self._missing[topic]
         self._queue.extendleft(reversed(waiting))
         self._waiting.set()
+
+    def _turn_away(self, waiting: deque[_Posted], error: UnknownTopicError) -> None:
+        """Those of whom something else can become wait no longer."""
+        away = [posted.gone for posted in waiting if posted.gone is not None]
+        kept = [posted for posted in waiting if posted.gone is None]
+        waiting.clear()
+        waiting.extend(kept)
+        for gone in away:
+            self._tell(partial(gone, InvalidInputError("topic", str(error))))
+            self._settle(None)
 
     def _acknowledged(self, posted: _Posted, future: "asyncio.Future[Written]") -> None:
         error = None if future.cancelled() else future.exception()

@@ -2,12 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
 from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps
+from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import BrokerError, Consumer, LostPartitionError, Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import (
+    BrokerError,
+    Consumer,
+    Letter,
+    LostPartitionError,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
 
 pytestmark = pytest.mark.virtual
 
@@ -47,6 +57,58 @@ async def test_what_comes_after_it_was_abandoned_is_neither_handled_nor_committe
         await intake.run(handle, stop)
     assert handled == [b"runs"]
     assert await broker.admin().committed("worker", WORK) is None
+    await producer.stop()
+
+
+async def test_what_a_record_led_to_that_has_no_topic_any_more_goes_elsewhere_and_holds_back_no_commit() -> None:
+    """An app, or a device, was removed while queries of it were on their way."""
+    broker, stop = MemoryBroker(), asyncio.Event()
+    topics = ("work", "results", "dead")
+    await broker.admin().create_topics([TopicSpec(name=name) for name in topics])
+    producer = broker.producer()
+    await producer.start()
+    outbox = Outbox(producer)
+    await outbox.start()
+    intake = Intake(
+        lambda _: broker.consumer(partitions=[WORK], group="worker"),
+        bury=lambda record, error: Letter("dead", record.value, None, ((error.field, b""),)),
+    )
+    written = list[bytes | None]()
+
+    async def handle(records: Sequence[Record]) -> None:
+        for record in records:
+            told = partial(written.append, record.value)
+            lost = Letter("gone", b"", None, ())
+            if record.value == b"no device":
+                other = Letter("results", b"device lost", None, ())
+                intake.answer(record, outbox, lost, written=told, elsewhere=lambda _, other=other: other)
+            elif record.value == b"neither":
+                intake.answer(record, outbox, lost, written=told, elsewhere=lambda _, lost=lost: lost)
+            elif record.value == b"no app":
+                intake.answer(record, outbox, lost, written=told)
+            else:
+                intake.answer(record, outbox, Letter("results", record.value, None, ()), written=told)
+
+    for value in (b"no device", b"no app", b"neither", b"answered"):
+        await (await producer.send("work", value))
+    reading = asyncio.create_task(intake.run(handle, stop))
+    async with asyncio.timeout(10.0):
+        while await broker.admin().committed("worker", WORK) != 4:
+            await asyncio.sleep(0.1)
+    stop.set()
+    await reading
+    await outbox.stop()
+    log = broker.consumer(partitions=[TopicPartition(name, 0) for name in topics[1:]], start_at="beginning")
+    await log.start()
+    found = sorted((r.topic, r.value, r.headers) for r in await log.get_many(wait=0.0))
+    why = (("topic", b""),)
+    assert found == [
+        ("dead", b"neither", why),
+        ("dead", b"no app", why),
+        ("results", b"answered", ()),
+        ("results", b"device lost", ()),
+    ]
+    assert written == [b"answered"]
     await producer.stop()
 
 
