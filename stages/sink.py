@@ -1,24 +1,20 @@
-"""The sink: reads terminal outcomes into a file and an index, so that any query can be explained.
+"""The sink: reads terminal outcomes into a file, so that any can be explained once its topic has let go of it.
 
-``outcomes.jsonl`` holds one outcome a line; ``index.sqlite`` maps id, app and source of a query to the byte offset of
-its line. Where the file has half of what may be kept, both are kept as ``outcomes.1.jsonl`` and ``index.1.sqlite`` in
-place of those before, and begin anew. Writing happens in a thread, a batch at a time; offsets are committed after the
-batch is on disk. Where the disk cannot take a batch (it is full), the sink says so on the status topic and tries again
+``outcomes.jsonl`` holds one outcome a line. At half of what may be kept it becomes ``outcomes.1.jsonl``, in place of
+that before, and begins anew. Writing happens in a thread, a batch at a time; offsets are committed after the batch is
+on disk. Where the disk cannot take a batch (it is full), the sink says so on the status topic and tries again
 until it can: what it has read waits in memory, up to the intake's limit, the rest in its topics, and nothing is
 committed meanwhile.
 """
 
 import asyncio
 import logging
-import sqlite3
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sluicegate.domain.actions import Announce
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
-from sluicegate.domain.query import QueryKey
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.connections import Connections
 from sluicegate.stages.runtime.append_file import Appending
@@ -32,90 +28,45 @@ log = logging.getLogger(__name__)
 
 _SUBJECT = "stage:sink"
 _MOST = 500
-_NEW = ("outcomes.jsonl", "index.sqlite")
-_OLD = ("outcomes.1.jsonl", "index.1.sqlite")
+_NEW = "outcomes.jsonl"
+_OLD = "outcomes.1.jsonl"
 
 
 class OutcomeStore:
-    """The file and its index in ``folder``; past half of ``most_bytes`` both make place, and take that of those before.
+    """The file in ``folder``; past half of ``most_bytes`` it makes place, and takes that of the one before.
 
-    Raises ConfigurationError where they cannot be opened.
+    Raises ConfigurationError where it cannot be opened.
     """
 
     def __init__(self, folder: Path, *, most_bytes: int = 1 << 30) -> None:
         self._folder = folder
         self._most = most_bytes // 2
-        self._open_pair: tuple[Appending, sqlite3.Connection] | None = None
+        self._file: Appending | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._open_pair = self._opened()
-        except (OSError, sqlite3.Error) as error:
+            self._file = Appending(folder / _NEW)
+        except OSError as error:
             raise ConfigurationError(f"sink folder {folder}: {error}; give a writable folder with room") from error
 
-    def add(self, outcomes: Sequence[tuple[QueryKey, bytes]]) -> None:
-        """Append (query, JSON) pairs: all of them, or none. Raises OSError or sqlite3.Error for none."""
-        lines = b"".join(line + b"\n" for _, line in outcomes)
-        file, index = self._with_room(len(lines))
-        rows = []
-        begin = position = file.end
-        for key, line in outcomes:
-            rows.append((key.id, key.app, key.source, position))
-            position += len(line) + 1
-        file.append(lines)
-        try:
-            with index:
-                index.executemany("insert or ignore into ends values (?, ?, ?, ?)", rows)
-        except sqlite3.Error:
-            file.undo(begin)
-            raise
-
-    def find(self, key: QueryKey) -> bytes | None:
-        """The JSON of a query's outcome, None where it has none yet, or none any more."""
-        asked = (key.id, key.app, key.source)
-        for lines, ends in (_OLD, _NEW):
-            if not (self._folder / ends).exists():
-                continue
-            with closing(sqlite3.connect(self._folder / ends)) as index:
-                row = index.execute(
-                    "select position from ends where query_id = ? and app = ? and source = ?", asked
-                ).fetchone()
-            if row is not None:
-                with (self._folder / lines).open("rb") as file:
-                    file.seek(row[0])
-                    return file.readline().rstrip(b"\n")
-        return None
+    def add(self, outcomes: Sequence[bytes]) -> None:
+        """Append JSON lines: all of them, or none. Raises OSError for none."""
+        lines = b"".join(line + b"\n" for line in outcomes)
+        self._with_room(len(lines)).append(lines)
 
     def close(self) -> None:
-        """Close both files."""
-        if self._open_pair is not None:
-            file, index = self._open_pair
-            self._open_pair = None
-            file.close()
-            index.close()
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _with_room(self, size: int) -> tuple[Appending, sqlite3.Connection]:
-        """The open ones, after those before have made place where there is none for ``size`` bytes."""
-        if self._open_pair is not None and 0 < self._open_pair[0].end > self._most - size:
+    def _with_room(self, size: int) -> Appending:
+        """The open one, after that before has made place where there is none for ``size`` bytes."""
+        if self._file is not None and 0 < self._file.end > self._most - size:
             self.close()
-            for old, new in zip(_OLD, _NEW, strict=True):
-                (self._folder / new).replace(self._folder / old)
-        if self._open_pair is None:
-            self._open_pair = self._opened()
-        return self._open_pair
-
-    def _opened(self) -> tuple[Appending, sqlite3.Connection]:
-        lines, ends = _NEW
-        with ExitStack() as opened:
-            file = opened.enter_context(closing(Appending(self._folder / lines)))
-            index = opened.enter_context(closing(sqlite3.connect(self._folder / ends, check_same_thread=False)))
-            index.execute("pragma journal_mode=wal")
-            index.execute("pragma synchronous=off")
-            index.execute(
-                "create table if not exists ends "
-                "(query_id text, app text, source text, position integer, primary key (query_id, app, source))"
-            )
-            opened.pop_all()
-        return file, index
+            (self._folder / _NEW).replace(self._folder / _OLD)
+        if self._file is None:
+            self._file = Appending(self._folder / _NEW)
+        return self._file
 
 
 class SinkStage:
@@ -171,10 +122,6 @@ class SinkStage:
             topics=self._names, group=self._topics.sink_group, member=self._member, listener=intake
         )
 
-    def _key(self, record: Record) -> QueryKey:
-        app = self._topics.app_of(record.topic) or ""
-        return QueryKey(app, codec.query_source_of(record), codec.query_id_of(record) or "")
-
     async def _take(self, records: Sequence[Record]) -> None:
         for record in records:
             if isinstance(record, Unreadable):
@@ -197,7 +144,7 @@ class SinkStage:
                 await self._write([self._read.popleft() for _ in range(min(_MOST, len(self._read)))])
 
     async def _write(self, records: Sequence[Record]) -> None:
-        lines = [(self._key(r), codec.outcome_json(r)) for r in records]
+        lines = [codec.outcome_json(record) for record in records]
         paused = False
         while True:
             # To its end, though this be cancelled: the file must not be closed under it.
@@ -205,7 +152,7 @@ class SinkStage:
             try:
                 await asyncio.shield(storing)
                 break
-            except (OSError, sqlite3.Error) as error:
+            except OSError as error:
                 if not paused:
                     paused = True
                     self._say("paused", f"outcomes cannot be written ({error}); make room, it goes on by itself")

@@ -26,15 +26,10 @@ class Appending:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            self.undo(self.end)
+            with suppress(OSError):
+                self._file.truncate(self.end)
             raise
         self.end += len(data)
-
-    def undo(self, end: int) -> None:
-        """Back to where it ended at ``end``."""
-        self.end = end
-        with suppress(OSError):
-            self._file.truncate(end)
 
     def close(self) -> None:
         """Close it."""

@@ -349,7 +349,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _counter(
         "sluice_outcomes_stored", "outcomes", (), "sink",
-        "Outcomes written to outcomes.jsonl and its index.",
+        "Outcomes written to outcomes.jsonl.",
         "Behind the rate of sluice_outcomes_total: the disk.",
     ),
     _counter(
