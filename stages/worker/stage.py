@@ -433,6 +433,8 @@ class WorkerStage:
             self._came(message, record, flaw)
 
     def _came(self, message: codec.WorkMessage, record: Record, flaw: str = "") -> None:
+        if not self.core.named:  # fetched while it ends: the planner moves what is left
+            return
         content = codec.content_of(record, message.claims) if self.core.watches else ""
         came = QueryCame(message.query, message.turn, message.slice, record.offset, content=content, flaw=flaw)
         self.tell(came)

@@ -23,6 +23,7 @@ from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Query
 from sluicegate.sluice.audit.result_log import read_results, result_topics
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
+from sluicegate.stages.worker.stage import WorkerStage
 from sluicegate.streams import connect
 from sluicegate.streams.objects import store as store_module
 from sluicegate.streams.objects.claims import Claim
@@ -144,6 +145,39 @@ async def test_a_store_that_hangs_holds_up_nobody_else(
             assert "within 1 s" in (ends["h1"].detail or "")
     finally:
         released.set()
+
+
+async def test_what_is_fetched_while_its_worker_ends_is_for_others_and_no_failure(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, released = threading.Event(), threading.Event()
+    read = store_module._read
+
+    def late(claim: Claim, prefix: str) -> bytes:
+        began.set()
+        released.wait()
+        return read(claim, prefix)
+
+    monkeypatch.setattr(store_module, "_read", late)
+    try:
+        async with system(request, tmp_path, "memory", "at_least_once") as run:
+            (worker,) = [stage for stage in run.stages if isinstance(stage, WorkerStage)]
+            assert worker._answers.intake is not None
+            worker._answers.intake._drain_s = 0.1
+            await ask(run, "late", put(tmp_path, "late", ONE))
+            while not began.is_set():
+                await asyncio.sleep(0.01)
+            worker._outbox.post("nowhere", b"waits")  # which its end waits for
+            run.stop.set()
+            while worker.core.named:
+                await asyncio.sleep(0.01)
+            released.set()
+            await asyncio.sleep(0.2)
+            await run.broker.admin().create_topics([TopicSpec(name="nowhere")])
+            await run.task
+    finally:
+        released.set()
+    assert not [said.getMessage() for said in caplog.records if said.levelname in ("ERROR", "CRITICAL")]
 
 
 OUTPUTS = (TensorSpec("scores", "FP32", (WIDE,)), TensorSpec("label", "INT64", ()))
