@@ -212,8 +212,9 @@ class FaustSettings(Section):
 class Settings(BaseSettings):
     """Everything that can be set. Environment beats file, file beats defaults.
 
-    ``delivery``: "at_least_once" may answer twice what was in flight when a process died; "exactly_once" never does, by
-    transactions (kafka:// only), at some tens of milliseconds a hop. All processes of a system must agree. ``chained``:
+    ``delivery``: "at_least_once" may answer twice what was in flight when a process died, and what a router had sent on
+    behind a query that it held; "exactly_once" never does, by transactions (kafka:// only), at some tens of
+    milliseconds a hop. All processes of a system must agree. ``chained``:
     where admission and routers share a process, a query goes from one to the other without the admitted topic.
     ``member``: a name that no other process of the same stages has; started again under it within the session timeout,
     a process reads on at once what it read before (static membership), also after a kill. ``disk_floor_bytes``: where

@@ -22,7 +22,7 @@ class _Partition:
 
 
 class CommitTracker:
-    """O(1) amortised a record; memory is that of what is in flight."""
+    """O(1) amortised a record; memory is that of the offsets from the oldest in flight on."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, _Partition] = {}
