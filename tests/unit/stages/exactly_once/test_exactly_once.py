@@ -44,7 +44,7 @@ class Log:
         self.holder: object = None
         self.troubles: list[Exception] = []
         self.unanswered: list[Exception] = []
-        self.reluctant = self.forgetful = 0
+        self.reluctant = self.forgetful = self.stopped = 0
         self.why: SluiceError = BrokerError("the coordinator is not there yet")
         self.limit = 100
         self.tells = True
@@ -86,20 +86,27 @@ class InMemory:
         if self._log.unanswered:
             raise self._log.unanswered.pop()
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        self._log.stopped += 1
 
 
 class Reading:
-    """An intake that answers each record with its own value. ``told``: those that were written so."""
+    """An intake that answers each record with its own value, or ``holds`` it. ``told``: those that were written so.
+
+    ``fetched``: while it is clear, what was fetched does not arrive.
+    """
 
     def __init__(self, broker: MemoryBroker, log: Log) -> None:
         self.broker = broker
         self.log = log
         self.stop = asyncio.Event()
         self.records: list[Record] = []
+        self.holds = False
+        self.fetched = asyncio.Event()
+        self.fetched.set()
         self.told: list[bytes | None] = []
         self.repeated: bytes | None = None
-        once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
+        once = self.once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
         self.topics: dict[bytes | None, str] = {}
         self.elsewhere: Elsewhere | None = None
         self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2, bury=self.bury)
@@ -114,7 +121,15 @@ class Reading:
                 raise BrokerError("no coordinator")
             return self.log.committed
 
-        consumer.committed = committed  # type: ignore[method-assign]
+        get_many = consumer.get_many
+
+        async def arrived(*, wait: float, max_records: int = 500) -> Sequence[Record]:
+            records = await get_many(wait=wait, max_records=max_records)
+            await self.fetched.wait()
+            return records
+
+        consumer.committed, consumer.get_many = committed, arrived  # type: ignore[method-assign]
+        self.consumer = consumer
         return consumer
 
     async def _handle(self, records: Sequence[Record]) -> None:
@@ -122,11 +137,14 @@ class Reading:
         for record in records:
             if record.value == self.repeated:
                 self.intake.ignore(record)
-                continue
-            outbox = Outbox(self.broker.producer())
-            written = partial(self.told.append, record.value)
-            letter = Letter(self.topics.get(record.value, "out"), record.value)
-            self.intake.answer(record, outbox, letter, self.instead, written, self.elsewhere)
+            elif not self.holds:
+                self.answer(record)
+
+    def answer(self, record: Record) -> None:
+        outbox = Outbox(self.broker.producer())
+        written = partial(self.told.append, record.value)
+        letter = Letter(self.topics.get(record.value, "out"), record.value)
+        self.intake.answer(record, outbox, letter, self.instead, written, self.elsewhere)
 
     @staticmethod
     def bury(record: Record, error: InvalidInputError) -> Letter:
@@ -289,6 +307,94 @@ async def test_what_is_being_taken_back_is_so_though_another_partition_goes_to_s
     await reading.task
 
 
+async def test_what_a_partition_held_when_it_was_revoked_is_not_written_by_whoever_read_it(
+    broker: MemoryBroker,
+) -> None:
+    """Its next owner reads it again, and answers it."""
+    log = Log()
+    reading = Reading(broker, log)
+    reading.holds = True
+    await ask(broker, [b"0", b"1"])
+    await until(lambda: len(reading.records) == 2)
+    reading.answer(reading.records[0])
+    await until(lambda: log.committed == 1)
+    await reading.intake.on_revoked(frozenset({SOURCE}))
+    assert reading.intake.in_flight == 0 and log.stopped == 1
+    heir = log.transactions("group/in/0")
+    await heir.start()
+    reading.answer(reading.records[1])
+    await asyncio.sleep(0.5)
+    assert (log.letters, log.committed, reading.told) == ([b"0"], 1, [b"0"])
+    assert log.holder is heir and reading.intake.in_flight == 0
+    reading.stop.set()
+    await reading.task
+
+
+async def test_what_is_being_taken_back_is_let_go_once_it_is_revoked_and_is_read_where_it_comes_again(
+    broker: MemoryBroker,
+) -> None:
+    """Taking it back would fence its next owner."""
+    log = Log()
+    reading = Reading(broker, log)
+    await until(lambda: log.holder is not None)
+    reading.intake._lost(SOURCE)
+    await reading.intake.on_revoked(frozenset({SOURCE}))
+    heir = log.transactions("group/in/0")
+    await heir.start()
+    await asyncio.sleep(0.5)
+    assert log.holder is heir
+    await reading.consumer.grant(frozenset({SOURCE}))
+    assert log.holder is not heir
+    await ask(broker, [b"0"])
+    await until(lambda: log.committed == 1)
+    assert log.letters == [b"0"]
+    reading.stop.set()
+    await reading.task
+
+
+async def test_what_was_fetched_when_its_partition_was_fenced_is_read_once_it_is_taken_back(
+    broker: MemoryBroker,
+) -> None:
+    log = Log()
+    reading = Reading(broker, log)
+    await until(lambda: log.holder is not None)
+    reading.fetched.clear()
+    await ask(broker, [b"0", b"1"])
+    await asyncio.sleep(0.1)
+    await reading.once.end([SOURCE])
+    reading.intake._lost(SOURCE)
+    reading.fetched.set()
+    await until(lambda: log.committed == 2)
+    assert [record.value for record in reading.records] == log.letters == [b"0", b"1"]
+    reading.stop.set()
+    await reading.task
+
+
+@pytest.mark.parametrize("how", ["fenced", "revoked", "assigned anew"])
+async def test_nobody_waits_for_what_is_forgotten(broker: MemoryBroker, how: str) -> None:
+    """Neither does the reading hold still for it, nor does its end."""
+    log = Log()
+    reading = Reading(broker, log)
+    reading.holds = True
+    await ask(broker, [b"0", b"1"])
+    await until(lambda: reading.intake.in_flight == 2)
+    if how == "fenced":
+        reading.intake._rest = 1000.0
+        reading.intake._lost(SOURCE)
+    elif how == "revoked":
+        await reading.intake.on_revoked(frozenset({SOURCE}))
+    else:
+        await reading.intake.on_assigned(frozenset({SOURCE}))
+        reading.consumer.pause([SOURCE])
+    assert reading.intake.in_flight == 0
+    began = asyncio.get_running_loop().time()
+    reading.intake._drain_s = 60.0
+    reading.stop.set()
+    await reading.task
+    assert asyncio.get_running_loop().time() - began < 5.0
+    assert log.letters == []
+
+
 async def test_where_writing_ends_of_a_defect_reading_ends_too(broker: MemoryBroker) -> None:
     log = Log()
     log.troubles = [ZeroDivisionError("a defect")]
@@ -366,78 +472,3 @@ async def test_without_dead_letters_too_what_was_to_be_one_waits_for_them(broker
     reading.stop.set()
     await reading.task
     assert log.letters == [b"dead a", b"b"]
-
-
-class Held:
-    """Implements ``sluicegate.streams.ports.Transactions``: of partition 0 they wait until they are let go."""
-
-    def __init__(self, transactional_id: str, go: asyncio.Event, written: dict[TopicPartition, list[list[bytes]]]):
-        self._waits = transactional_id == "group/in/0"
-        self._go = go
-        self._written = written
-
-    async def start(self) -> None: ...
-
-    async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
-        if self._waits:
-            await self._go.wait()
-        (partition,) = offsets
-        self._written.setdefault(partition, []).append([letter.value or b"" for letter in letters])
-
-    async def stop(self) -> None: ...
-
-
-async def test_partitions_do_not_wait_for_each_other_and_what_waits_is_written_together() -> None:
-    broker = MemoryBroker()
-    await broker.admin().create_topics([TopicSpec(name="in", partitions=2), TopicSpec(name="out")])
-    go, written = asyncio.Event(), dict[TopicPartition, list[list[bytes]]]()
-    slow, quick = TopicPartition("in", 0), TopicPartition("in", 1)
-    once = ExactlyOnce(lambda name: Held(name, go, written), "group", interval=1.0)
-    outbox = Outbox(broker.producer())
-
-    async def answer(records: Sequence[Record]) -> None:
-        for record in records:
-            intake.answer(record, outbox, Letter("out", record.value))
-
-    intake = Intake(lambda it: broker.consumer(topics=["in"], group="group", listener=it), exactly_once=once)
-    stop = asyncio.Event()
-    reading = asyncio.create_task(intake.run(answer, stop))
-    producer = broker.producer()
-    await producer.start()
-    for value in (b"0", b"1", b"2"):
-        for partition in (slow, quick):
-            await (await producer.send("in", value, partition=partition.partition))
-        await asyncio.sleep(0.4)
-    await until(lambda: len(written.get(quick, ())) == 2)
-    assert written == {quick: [[b"0"], [b"1", b"2"]]}, "at once, and then what came within the interval"
-    go.set()
-    await until(lambda: intake.in_flight == 0)
-    assert written[slow] == [[b"0"], [b"1", b"2"]]
-    stop.set()
-    await reading
-
-
-async def test_what_is_large_is_not_written_together_without_a_bound() -> None:
-    """A transaction that takes longer than it may is undone, and would be tried again for ever."""
-    broker = MemoryBroker()
-    await broker.admin().create_topics([TopicSpec(name="in"), TopicSpec(name="out")])
-    go, written = asyncio.Event(), dict[TopicPartition, list[list[bytes]]]()
-    once = ExactlyOnce(lambda name: Held(name, go, written), "group")
-    outbox = Outbox(broker.producer())
-    sizes = [100 << 20, 1, 30 << 20, 30 << 20, 30 << 20, 1, 1 << 20, 100 << 20]
-
-    async def answer(records: Sequence[Record]) -> None:
-        for record in records:
-            intake.answer(record, outbox, Letter("out", bytes(sizes[record.offset])))
-
-    intake = Intake(lambda it: broker.consumer(topics=["in"], group="group", listener=it), exactly_once=once)
-    stop = asyncio.Event()
-    reading = asyncio.create_task(intake.run(answer, stop))
-    await ask(broker, [b"%d" % number for number in range(len(sizes))])
-    await until(lambda: intake.in_flight == len(sizes))
-    go.set()
-    await until(lambda: intake.in_flight == 0)
-    stop.set()
-    await reading
-    together = [[len(value) for value in values] for values in written[SOURCE]]
-    assert together == [[100 << 20], [1, 30 << 20, 30 << 20], [30 << 20, 1, 1 << 20], [100 << 20]]
