@@ -9,7 +9,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import TopicPartition, TopicSpec
+from sluicegate.streams.ports import LostPartitionError, TopicPartition, TopicSpec
 
 
 async def filled(settings: MemorySettings | None = None, *, records: int = 100, size: int = 100) -> MemoryBroker:
@@ -216,4 +216,120 @@ async def test_what_was_read_goes_first_and_what_a_group_has_not_read_stays() ->
     assert 100 < begins[places["half"]] <= 500
     assert begins[places["nobody"]] == 0  # nobody reads it by a group, and none of it is a minute old
     assert begins[places["old"]] > 50
+    await broker.close()
+
+
+@pytest.mark.virtual
+async def test_a_static_members_partitions_wait_for_as_long_as_its_session_and_no_longer() -> None:
+    broker = MemoryBroker(MemorySettings(session_timeout=7.0))
+    await broker.admin().create_topics([TopicSpec(name="t", partitions=4)])
+    stays, leaves = (broker.consumer(topics=["t"], group="g", member=name) for name in ("stays", "leaves"))
+    await stays.start()
+    await leaves.start()
+    await leaves.stop()
+    await asyncio.sleep(6.9)
+    assert len(stays.assignment()) == 2
+    back = broker.consumer(topics=["t"], group="g", member="leaves")
+    await back.start()  # and the time begins anew
+    await asyncio.sleep(20.0)
+    assert (len(stays.assignment()), len(back.assignment())) == (2, 2)
+    twice = broker.consumer(topics=["t"], group="g", member="leaves")
+    await twice.start()
+    await back.stop()  # whose partitions are another's already
+    await asyncio.sleep(20.0)
+    assert (len(stays.assignment()), len(twice.assignment())) == (2, 2)
+    await twice.stop()
+    await asyncio.sleep(6.9)
+    assert len(stays.assignment()) == 2
+    await asyncio.sleep(0.2)
+    assert len(stays.assignment()) == 4
+    await broker.close()
+
+
+async def test_a_member_without_a_name_is_replaced_at_once() -> None:
+    broker = MemoryBroker(MemorySettings(session_timeout=1000.0))
+    await broker.admin().create_topics([TopicSpec(name="t", partitions=4)])
+    stays, leaves = (broker.consumer(topics=["t"], group="g") for _ in range(2))
+    await stays.start()
+    await leaves.start()
+    assert len(stays.assignment()) == 2
+    await leaves.stop()
+    async with asyncio.timeout(30.0):
+        while len(stays.assignment()) < 4:
+            await asyncio.sleep(0)
+    await broker.close()
+
+
+async def test_a_busy_partition_starves_no_quiet_one() -> None:
+    """It fills each read whole."""
+    broker = MemoryBroker()
+    await broker.admin().create_topics([TopicSpec(name="t", partitions=3)])
+    producer = broker.producer()
+    await producer.start()
+    consumer = broker.consumer(topics=["t"])
+    await consumer.start()
+    for _ in range(100):
+        await producer.send("t", b"busy", partition=0)
+    for _ in range(2):
+        for partition in (1, 2):
+            await producer.send("t", b"quiet", partition=partition)
+        found = [await consumer.get_many(wait=0.0, max_records=10) for _ in range(3)]
+        assert [len(records) for records in found] == [10] * 3
+        assert {record.partition for records in found for record in records} == {0, 1, 2}
+    for partition in (1, 2):
+        for _ in range(100):
+            await producer.send("t", b"busy", partition=partition)
+    found = [await consumer.get_many(wait=0.0, max_records=10) for _ in range(3)]
+    assert {record.partition for records in found for record in records} == {0, 1, 2}, "each has its turn"
+    await broker.close()
+
+
+@pytest.mark.parametrize("first", ["ahead", "behind"])
+async def test_of_two_groups_the_one_that_has_read_least_says_what_may_go(first: str) -> None:
+    now = [1.7e9]
+    broker = MemoryBroker(MemorySettings(read_bytes=40_000, max_bytes=4_000_000), clock=lambda: now[0])
+    await broker.admin().create_topics([TopicSpec(name="t")])
+    place = TopicPartition("t", 0)
+    producer = broker.producer()
+    await producer.start()
+    ahead, behind = (broker.consumer(partitions=[place], group=name) for name in ("ahead", "behind"))
+    for reader in (behind, ahead) if first == "behind" else (ahead, behind):
+        await reader.start()
+        await reader.commit({place: 0})
+    for number in range(1000):
+        await producer.send("t", b"x" * 100)
+        await ahead.commit({place: number})
+        now[0] += 1.0
+    assert (await ahead.beginning_offsets([place]))[place] == 0, "however old it is, it waits for who has not read it"
+    await behind.commit({place: 700})
+    for _ in range(1000):
+        await producer.send("t", b"x" * 100)
+        await ahead.commit({place: 1000})
+    assert 600 < (await ahead.beginning_offsets([place]))[place] <= 700
+    await broker.close()
+
+
+async def test_who_does_not_read_a_partition_neither_moves_in_it_nor_commits() -> None:
+    broker = await filled(records=3)
+    place = TopicPartition("t", 0)
+    alone = broker.consumer(partitions=[place])
+    await alone.start()
+    with pytest.raises(ConfigurationError, match="has no group to commit for"):
+        await alone.commit({place: 1})
+    with pytest.raises(ConfigurationError, match="only a started member of a group changes its topics"):
+        await alone.subscribe(["state"])
+    with pytest.raises(ConfigurationError, match="offsets start at 0"):
+        await alone.seek(place, -1)
+    member = broker.consumer(topics=["t"], group="g")
+    with pytest.raises(ConfigurationError, match="not started"):
+        await member.get_many(wait=0.0)
+    await member.start()
+    other = TopicPartition("state", 0)
+    for refused in (member.commit({other: 1}), member.seek(other, 0), member.position(other)):
+        with pytest.raises(LostPartitionError, match="partition 0 of state is not read"):
+            await refused
+    for told in (member.pause, member.resume):
+        with pytest.raises(LostPartitionError, match="partition 0 of state is not read"):
+            told([other])
+    assert await broker.admin().committed("g", other) is None
     await broker.close()
