@@ -1,7 +1,8 @@
 """A client that gives no answer is replaced: noticed within a second, read on within three, nothing lost."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,21 +18,29 @@ PARTITIONS = [TopicPartition("work", 0), TopicPartition("work", 1)]
 
 class Reading:
     """An intake whose clients stand from ``stand`` on. ``hold``: what is handled is not done yet. ``away``: no other
-    client can be started."""
+    client can be started. ``deaf``: one that stands keeps what it fetched, whoever cancels it, until it ``goes_on``."""
 
-    def __init__(self, broker: MemoryBroker, *, grouped: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        *,
+        grouped: bool,
+        after_start: Callable[[Consumer], Awaitable[None]] | None = None,
+        **options: Any,
+    ) -> None:
         self.broker = broker
         self.grouped = grouped
         self.clients: list[Consumer] = []
         self.standing: set[Consumer] = set()
+        self.goes_on = asyncio.Event()
         self.stops_too = False
         self.held: list[Record] = []
-        self.hold = self.away = False
+        self.hold = self.away = self.deaf = False
         self.seen: list[bytes | None] = []
         self.at: dict[bytes | None, float] = {}
         self.stop = asyncio.Event()
         self.intake = Intake(self._make, commit_every=0.05, drain_s=0.2, rest=0.1, **options)
-        self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
+        self.task = asyncio.create_task(self.intake.run(self._handle, self.stop, after_start=after_start))
 
     async def stand(self, *, stops_too: bool = False) -> None:
         """From the next read on."""
@@ -47,18 +56,20 @@ class Reading:
         get_many, stop, commit = consumer.get_many, consumer.stop, consumer.commit
 
         async def reads(**options: Any) -> Sequence[Record]:
+            if consumer in self.standing and self.deaf:
+                return await self._fetched_and_kept(get_many, options)
             if consumer in self.standing:
-                await asyncio.Event().wait()
+                await self.goes_on.wait()
             return await get_many(**options)
 
         async def stops() -> None:
             if consumer in self.standing and self.stops_too:
-                await asyncio.Event().wait()
+                await self.goes_on.wait()
             await stop()
 
         async def commits(offsets: Mapping[TopicPartition, int]) -> None:
             if consumer in self.standing:
-                await asyncio.Event().wait()
+                await self.goes_on.wait()
             await commit(offsets)
 
         async def refused() -> None:
@@ -69,6 +80,25 @@ class Reading:
         consumer.get_many, consumer.stop, consumer.commit = reads, stops, commits  # type: ignore[method-assign]
         self.clients.append(consumer)
         return consumer
+
+    async def _fetched_and_kept(
+        self, get_many: Callable[..., Awaitable[Sequence[Record]]], options: Mapping[str, Any]
+    ) -> Sequence[Record]:
+        records: Sequence[Record] = ()
+        while not records:
+            records = await get_many(**options)
+        while not self.goes_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.goes_on.wait()
+        return records
+
+    async def end(self, *values: bytes, committed_to: int) -> None:
+        """Stop, a while later: ``values`` were read, each as often as it stands there; what is done is committed."""
+        await asyncio.sleep(2.0)
+        self.stop.set()
+        await self.task
+        assert sorted(value or b"" for value in self.seen) == sorted(values)
+        assert await committed(self.broker) == committed_to
 
     async def _handle(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -126,8 +156,7 @@ async def test_another_client_reads_on(
     assert "gives no answer; another reads on" in caplog.text and len(reading.clients) == 2
     await asyncio.sleep(0.3)
     assert await committed(broker) == 8
-    reading.stop.set()
-    await reading.task
+    await reading.end(*first, b"after", b"later", committed_to=8)
 
 
 async def test_alone_it_reads_on_where_it_was_and_what_is_in_flight_stays_so(broker: MemoryBroker) -> None:
@@ -145,8 +174,7 @@ async def test_alone_it_reads_on_where_it_was_and_what_is_in_flight_stays_so(bro
         reading.intake.done(record)
     await asyncio.sleep(0.3)
     assert await committed(broker) == 4
-    reading.stop.set()
-    await reading.task
+    await reading.end(b"a", b"b", b"c", b"d", committed_to=4)
 
 
 async def test_in_a_group_what_was_in_flight_is_read_again_and_not_committed_before(broker: MemoryBroker) -> None:
@@ -167,8 +195,7 @@ async def test_in_a_group_what_was_in_flight_is_read_again_and_not_committed_bef
         reading.intake.done(record)
     await asyncio.sleep(0.3)
     assert await committed(broker) == 3
-    reading.stop.set()
-    await reading.task
+    await reading.end(b"done", b"a", b"a", b"b", b"b", committed_to=3)
 
 
 async def test_while_the_broker_answers_nobody_no_other_client_is_made(broker: MemoryBroker) -> None:
@@ -188,8 +215,7 @@ async def test_while_the_broker_answers_nobody_no_other_client_is_made(broker: M
     await ask(broker, b"b")
     await until(lambda: len(reading.seen) == 2)
     assert len(reading.clients) == 2
-    reading.stop.set()
-    await reading.task
+    await reading.end(b"a", b"b", committed_to=2)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -197,25 +223,27 @@ async def test_one_that_is_to_stop_looks_for_no_other_client_for_ever(broker: Me
     reading = Reading(broker, grouped=grouped)
     await ask(broker, b"a")
     await until(lambda: len(reading.seen) == 1)
+    await asyncio.sleep(0.2)
     reading.away = True
     await reading.stand()
     await until(lambda: len(reading.clients) >= 4)
     reading.stop.set()
     await asyncio.wait_for(reading.task, 2.0)
+    assert reading.seen == [b"a"] and await committed(broker) == 1
 
 
 async def test_one_that_stands_too_is_replaced_as_well(broker: MemoryBroker) -> None:
     reading = Reading(broker, grouped=True)
     await ask(broker, b"a")
     await until(lambda: len(reading.seen) == 1)
+    await asyncio.sleep(0.2)
     await reading.stand()
     await until(lambda: len(reading.clients) == 2)
     await reading.stand()
     await until(lambda: len(reading.clients) == 3, within=20.0)
     await ask(broker, b"b")
     await until(lambda: reading.seen.count(b"b") == 1, within=30.0)
-    reading.stop.set()
-    await reading.task
+    await reading.end(b"a", b"b", committed_to=2)
 
 
 async def test_one_whose_listener_takes_long_does_not_stand(broker: MemoryBroker) -> None:
@@ -230,6 +258,53 @@ async def test_one_whose_listener_takes_long_does_not_stand(broker: MemoryBroker
     for _ in range(40):
         await other.get_many(wait=0.1)
     assert len(reading.clients) == 1
+    again = len(reading.seen) - 8  # of the partition that it kept; the other's is another's
+    assert reading.seen[8:] == [r.value for r in reading.held[8:]] and 0 < again < 8
+    reading.hold = False
+    for record in reading.held[8:]:
+        reading.intake.done(record)
+    await asyncio.sleep(0.3)
+    assert await committed(broker) == again
     await other.stop()
-    reading.stop.set()
-    await reading.task
+    await reading.end(*[b"%d" % i for i in range(8)] * 2, committed_to=8)
+
+
+async def test_where_nothing_was_read_yet_it_reads_on_from_where_it_was_to_begin(broker: MemoryBroker) -> None:
+    async def seek(consumer: Consumer) -> None:
+        for partition, end in (await consumer.end_offsets(PARTITIONS)).items():
+            await consumer.seek(partition, end)
+
+    await ask(broker, *[b"%d" % i for i in range(8)])
+    reading = Reading(broker, grouped=False, after_start=seek)
+    await until(lambda: reading.intake.stepped is not None)
+    await reading.stand()
+    await until(lambda: len(reading.clients) == 2)
+    await ask(broker, b"new", b"newer")
+    await reading.end(b"new", b"newer", committed_to=10)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.1, 0.2, 0.3, 0.4])
+async def test_one_that_takes_less_than_two_looks_does_not_stand(broker: MemoryBroker, phase: float) -> None:
+    reading = Reading(broker, grouped=True)
+    await asyncio.sleep(1.0 + phase)
+    reading.standing.add(reading.clients[-1])
+    await ask(broker, b"a")
+    await asyncio.sleep(0.66)
+    reading.goes_on.set()
+    await reading.end(b"a", committed_to=1)
+    assert len(reading.clients) == 1
+
+
+async def test_what_a_client_brings_after_it_was_replaced_is_not_done_twice(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=False)
+    await ask(broker, b"a")
+    await until(lambda: reading.seen == [b"a"])
+    await asyncio.sleep(0.2)
+    reading.deaf = True
+    await reading.stand()
+    await ask(broker, b"b")
+    await until(lambda: len(reading.seen) == 2, within=30.0)
+    reading.goes_on.set()
+    await ask(broker, b"c")
+    await reading.end(b"a", b"b", b"c", committed_to=3)
+    assert len(reading.clients) == 2
