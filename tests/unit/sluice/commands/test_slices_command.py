@@ -70,8 +70,9 @@ def test_what_cannot_run_is_one_line() -> None:
         assert result.output.count("\n") == 1
 
 
-@pytest.mark.skipif(FROM_THE_REPOSITORY, reason="reproduce/ is there")
-def test_without_the_repository_it_says_what_is_missing() -> None:
+def test_without_the_repository_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages" / "sluicegate" / "sluice" / "__init__.py"
+    monkeypatch.setattr(compare.sluice, "__file__", str(installed))
     result = CliRunner().invoke(app, ["compare", WIKI])
     assert result.exit_code == 2
     assert "needs reproduce/, which the repository has" in " ".join(result.stderr.split())
