@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def test_tables_choose_as_they_did(name: str) -> None:
     assert table_of(models()[name]) == record()["tables"][name], MOVED
 
 
+SUMS = """
+import numpy as np
+from threadpoolctl import threadpool_info
+rows = np.random.default_rng(5).random((64, 997))
+print(*{library.get("architecture") for library in threadpool_info()}, (rows @ rows.T).tobytes().hex())
+"""
+
+
+def sums_in(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Which kernels a process takes there, and what sums come to, to the last digit."""
+    told = subprocess.run(
+        [sys.executable, "-c", SUMS], check=True, capture_output=True, text=True, env=environment
+    ).stdout.split()
+    return told[0], told[-1]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kernels", "needs"), [("Sandybridge", "avx"), ("Haswell", "avx2"), ("SkylakeX", "avx512f")])
 def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
@@ -46,7 +63,10 @@ def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
     here = Path(__file__)
     files = [str(here), str(here.parents[1] / "test_unequal_worlds.py")]
     again = [sys.executable, "-m", "pytest", "-q", "-k", "as_it_went or planners_answer or tables_choose", *files]
-    subprocess.run(again, check=True, cwd=here.parents[3], env={**os.environ, "OPENBLAS_CORETYPE": kernels})
+    other = {**os.environ, "OPENBLAS_CORETYPE": kernels}
+    taken, digits = sums_in(other)
+    assert taken == kernels and digits != sums_in(os.environ)[1], "it adds up as this process does: nothing is compared"
+    subprocess.run(again, check=True, cwd=here.parents[3], env=other)
 
 
 def test_each_is_told_from_the_others() -> None:
