@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from coverage import CoverageData
 
-from tests.mutants.sample import ROOMS, Mutant
+from tests.mutants.sample import ROOMS, Mutant, code_in
 
 FAST = ("tests/unit", "tests/property", "tests/simulation")
 SECONDS = "MUTANTS_SECONDS"
@@ -119,7 +119,7 @@ def measured(root: Path, folder: Path, parts: Sequence[str], processes: int = 2)
     state = folder / "measured.json"
     known = json.loads(state.read_text()) if state.exists() else {"tests": {}, "code": {}, "seconds": {}}
     tests = {str(f.relative_to(root)): _digest(f) for part in parts for f in _within(root / part)}
-    code = {str(f.relative_to(root)): _digest(f) for room in ROOMS for f in sorted((root / room).rglob("*.py"))}
+    code = {name: _digest(root / name) for name in code_in(root)}
     if known["tests"].keys() - tests.keys():  # of tests that are gone nothing can be tried
         (folder / "covered").unlink(missing_ok=True)
         known = {"tests": {}, "code": {}, "seconds": {}}

@@ -15,8 +15,26 @@ import cosmic_ray.plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
-ROOMS = ("policies", "planner", "simulator", "sluice/audit", "streams/records")
-"""Of decisions, what simulates them, the auditor and the records' codecs."""
+ROOMS = (
+    "policies",
+    "planner",
+    "simulator",
+    "sluice/audit",
+    "streams/records",
+    "streams/memory",
+    "stages/fronts/grpc_limits.py",
+    "stages/fronts/grpc_tensors.py",
+    "stages/fronts/http_auth.py",
+    "stages/runtime/exactly_once.py",
+    "stages/runtime/offset_tracker.py",
+    "stages/runtime/outbox.py",
+    "stages/telemetry/metrics.py",
+    "executors/colocation.py",
+    "executors/dtypes.py",
+    "executors/evaluation.py",
+)
+"""Folders and files: of decisions, what simulates them, the auditor, the records' codecs, the embedded broker, and what
+stages and executors have that decides by itself."""
 
 Position = tuple[int, int]
 """Line and column."""
@@ -54,9 +72,19 @@ class Mutant:
         return f"{self.file}: {self.before} -> {self.after}"
 
 
+def code_in(root: Path) -> list[str]:
+    """The rooms' files, relative to ``root``."""
+    files = (
+        file
+        for room in ROOMS
+        for file in ([root / room] if room.endswith(".py") else sorted((root / room).rglob("*.py")))
+    )
+    return [str(file.relative_to(root)) for file in files]
+
+
 def drawn(root: Path, count: int, rng: Random, files: Sequence[str] = ()) -> list[Mutant]:
     """``count`` of them, each at a place of its own; fewer where there are no more. ``files``: relative to ``root``."""
-    chosen = list(files) or [str(f.relative_to(root)) for room in ROOMS for f in sorted((root / room).rglob("*.py"))]
+    chosen = list(files) or code_in(root)
     lines = {file: len((root / file).read_text().splitlines()) for file in chosen}
     places: dict[str, list[Place]] = {}
     found: list[Mutant] = []
