@@ -87,6 +87,26 @@ class FlakyProducer:
     async def stop(self) -> None: ...
 
 
+@pytest.mark.virtual
+async def test_what_waits_for_its_topic_is_written_once_and_in_order_when_that_is_there() -> None:
+    broker = MemoryBroker()
+    producer = broker.producer()
+    await producer.start()
+    outbox = Outbox(producer)
+    await outbox.start()
+    for value in (b"a", b"b", b"c"):
+        outbox.post("late", value)
+    await asyncio.sleep(20.0)
+    await broker.admin().create_topics([TopicSpec(name="late")])
+    await outbox.flush()
+    reader = broker.consumer(topics=["late"])
+    await reader.start()
+    assert [record.value for record in await reader.get_many(wait=60.0)] == [b"a", b"b", b"c"]
+    assert outbox.unacknowledged == 0 and not await reader.get_many(wait=60.0)
+    await outbox.stop()
+    await broker.close()
+
+
 async def test_a_send_that_fails_is_sent_again_in_order() -> None:
     producer = FlakyProducer(failures=2)
     outbox = Outbox(producer)
