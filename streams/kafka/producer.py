@@ -3,19 +3,30 @@
 Rules. Idempotent, acks from all, one a process: a send is queued and its future tells of the
 acknowledgement. What may be retried is retried by the client without an end and without duplicates. After an error that
 may not, the broker refuses the partition's later sequence numbers, so a new client takes the old one's place. What was
-refused for its sequence number is sent again there; a batch refused for its size is taken apart, each of its records is
-sent alone, and only the one that is too large itself is refused, as are others of its size from then on. Anything else
-fails with DeliveryError and is its sender's to send again.
+refused for its sequence number is sent again there; a batch refused for a record in it is taken apart, each of its
+records is sent alone, and only the one that is at fault is refused for good: too large, as are others of its size from
+then on, or with a timestamp, or without a key, that its topic does not take. Anything else fails with DeliveryError and
+is its sender's to send again.
 """
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, OutOfOrderSequenceNumber
+from aiokafka.errors import (
+    BrokerResponseError,
+    InvalidTimestampError,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    RecordListTooLargeError,
+    kafka_errors,
+)
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
@@ -24,7 +35,7 @@ from sluicegate.streams.kafka.connection import (
     connection,
     unreachable,
 )
-from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, size_of
+from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, not_taken, size_of
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import DeliveryError, Headers, UnknownTopicError, Written
 from sluicegate.streams.topics import check_topic_name
@@ -34,7 +45,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NOT_WRITTEN = (MessageSizeTooLargeError, OutOfOrderSequenceNumber)
+
+class InvalidRecordError(BrokerResponseError):  # type: ignore[misc]
+    """A record of the batch is not what its topic takes. The client has no name for it, and would call it unknown."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
+kafka_errors[InvalidRecordError.errno] = InvalidRecordError
+
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+_REFUSED = (*_TOO_LARGE, InvalidTimestampError, InvalidRecordError)
+"""Errors for a record in a batch: sent again, that one is refused again."""
+_NOT_WRITTEN = (*_REFUSED, OutOfOrderSequenceNumber)
 """Errors by which the broker says that it has not taken a batch: sending again makes no duplicates."""
 
 _TOPIC_WAIT = 3.0
@@ -77,6 +101,7 @@ class KafkaProducer:
         self._inner: Any = None
         self._renewal: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._one_alone = asyncio.Lock()
         self._asking: dict[Any, set[asyncio.Task[Any]]] = {}
         """What waits for answers of each client: one that was stopped gives none, and does not say so."""
 
@@ -230,9 +255,9 @@ class KafkaProducer:
             sending.succeed(future.result())
         elif isinstance(error, _NOT_WRITTEN):
             self._renew(inner, error)
-            alone = isinstance(error, MessageSizeTooLargeError)
+            alone = isinstance(error, _REFUSED)
             if alone and sending.size > self._settings.batch_bytes:  # it was a batch of its own
-                self._refuse(sending)
+                self._refuse(sending, error)
                 return
             task = asyncio.get_running_loop().create_task(self._send_again(sending, alone=alone))
             self._tasks.add(task)
@@ -242,6 +267,14 @@ class KafkaProducer:
             sending.fail(DeliveryError(f"{sending.topic}: not acknowledged ({error})"))
 
     async def _send_again(self, sending: _Sending, *, alone: bool) -> None:
+        """Until it is written, or refused for itself: another that is refused breaks its sequence number once more."""
+        while not sending.written.done():
+            # One alone after the other: each that is refused breaks the numbers of all that are behind it.
+            async with self._one_alone if alone else nullcontext():
+                alone = await self._try_again(sending, alone=alone)
+
+    async def _try_again(self, sending: _Sending, *, alone: bool) -> bool:
+        """Whether it is to be sent alone, should its fate be open still."""
         topic = sending.topic
         inner = None
         try:
@@ -252,16 +285,24 @@ class KafkaProducer:
                 raise DeliveryError(f"{topic}: the producer was stopped")
             sent = await self._by(inner, (_send_alone if alone else _send)(inner, sending))
             sending.succeed(await sent)
-        except MessageSizeTooLargeError as error:
+        except _REFUSED as error:
             self._renew(inner, error)
-            self._refuse(sending)
+            if alone:
+                self._refuse(sending, error)
+            return True
+        except OutOfOrderSequenceNumber as error:
+            self._renew(inner, error)
         except (KafkaError, DeliveryError) as error:
             self._renew(inner, error)
             sending.fail(DeliveryError(f"{topic}: not acknowledged ({error})"))
+        return alone
 
-    def _refuse(self, sending: _Sending) -> None:
-        self._limits.refused(sending.topic, sending.size)
-        told = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
+    def _refuse(self, sending: _Sending, error: Exception) -> None:
+        if isinstance(error, _TOO_LARGE):
+            self._limits.refused(sending.topic, sending.size)
+            told = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
+        else:
+            told = not_taken(sending.topic, str(error))
         sending.fail(InvalidInputError("record", told))
 
     def _renew(self, failed: Any, error: BaseException) -> None:

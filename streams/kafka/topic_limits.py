@@ -70,6 +70,12 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return _BATCH_HEAD + int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
 
 
+def not_taken(topic: str, why: str) -> str:
+    """What to tell of a record that the broker refuses for something else than its size."""
+    remedy = "give it a key where the topic is compacted, and a timestamp that the topic allows"
+    return f"topic {topic} does not take it ({why}); {remedy}"
+
+
 async def read_limits(admin: Any, topics: Iterable[str]) -> dict[str, int]:
     """What the topics say, of those that may be asked. ``admin``: a started client."""
     found = await read_configs(admin, topics, only=_KEY)

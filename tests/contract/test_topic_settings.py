@@ -1,5 +1,7 @@
-"""What topics are created with on Apache Kafka: how long they are kept, how often they are copied."""
+"""What topics are created with on Apache Kafka: how long they are kept, how often they are copied, what they refuse."""
 
+import asyncio
+import time
 from math import inf
 from typing import Any
 
@@ -7,13 +9,13 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.admin import KafkaAdmin
-from sluicegate.streams.ports import TopicSpec
-from tests.contract.brokers import new_topic
+from sluicegate.streams.ports import TopicSpec, Written
+from tests.contract.brokers import new_topic, started
 
 
 async def configs(url: str, topic: str) -> dict[str, str]:
@@ -69,6 +71,32 @@ async def test_the_limits_of_topics_are_read_from_the_broker(kafka_url: str) -> 
     plain = await new_topic(broker)
     found = await broker.admin().limits([large, plain, "there-is-none"])
     assert found == {large: 3 << 20, plain: int((await configs(kafka_url, plain))["max.message.bytes"])}
+    await broker.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("fault", ["no key", "from tomorrow"])
+async def test_a_record_that_its_topic_never_takes_is_refused_for_good_and_alone(
+    kafka_url: str, library: str, fault: str
+) -> None:
+    """It was told as one to be sent again, which its sender did for ever."""
+    broker = connect(kafka_url, kafka=KafkaSettings(library=library, linger=0.05))
+    topic = await new_topic(broker, compacted=fault == "no key")
+    producer = await started(broker)
+    now = time.time()
+    await (await producer.send(topic, b"first", key=b"k"))
+    async with asyncio.timeout(30.0):
+        before = await producer.send(topic, b"before", key=b"k", timestamp=now)
+        if fault == "no key":
+            refused = await producer.send(topic, b"refused")
+        else:
+            refused = await producer.send(topic, b"refused", key=b"k", timestamp=now + 86_400.0)
+        behind = await producer.send(topic, b"behind", key=b"k", timestamp=now)
+        with pytest.raises(InvalidInputError, match=f"record: topic {topic} does not take it"):
+            await refused
+        assert isinstance(await before, Written) and isinstance(await behind, Written)
+        assert isinstance(await (await producer.send(topic, b"later", key=b"k")), Written)
+    await producer.stop()
     await broker.close()
 
 

@@ -3,9 +3,10 @@
 Rules. Idempotent, acks from all, one a process: a send is queued and its future tells of the acknowledgement. A thread
 waits for acknowledgements and wakes the event loop once for all that came together. The client retries what may be
 retried without an end and without duplicates, and begins anew by itself where sequence numbers are broken. A batch that
-is refused for its size is taken apart: each of its records is sent in a batch of its own, and only the one that is too
-large itself is refused, as are others of its size from then on. Anything else fails with DeliveryError and is its
-sender's to send again. A client with an error that it cannot outlive is replaced.
+is refused for a record in it is taken apart: each of its records is sent in a batch of its own, and only the one that
+is at fault is refused for good: too large, as are others of its size from then on, or with a timestamp, or without a
+key, that its topic does not take. Anything else fails with DeliveryError and is its sender's to send again. A client
+with an error that it cannot outlive is replaced.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.rdkafka.connection import connection, failed, tell, writing
-from sluicegate.streams.kafka.topic_limits import Limits, size_of
+from sluicegate.streams.kafka.topic_limits import Limits, not_taken, size_of
 from sluicegate.streams.ports import (
     BrokerError,
     DeliveryError,
@@ -34,6 +35,10 @@ from sluicegate.streams.topics import check_topic_name
 log = logging.getLogger(__name__)
 
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+_REFUSED = (
+    *_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD,
+)  # fmt: skip
+"""Errors for a record in a batch, this one or another."""
 _TOPIC_WAIT = 3.0
 """Seconds that a topic may take to be known after it was created."""
 _ROOM = 0.002
@@ -238,17 +243,23 @@ class RdkafkaProducer:
                 self._failed(sending, error)
 
     def _failed(self, sending: _Sending, error: KafkaError) -> None:
-        if error.code() in _TOO_LARGE:
+        if error.code() in _REFUSED:
             if sending.client is self._alone or sending.size > self._settings.batch_bytes:
-                self._limits.refused(sending.topic, sending.size)
-                said = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
-                self._end(sending, InvalidInputError("record", said))
+                self._end(sending, self._refusal(sending, error))
                 return
             if self._send_alone(sending):
                 return
         if _is_fatal(error) and sending.client is not None:
             self.renew(sending.client, error)
         self._end(sending, DeliveryError(f"{sending.topic}: not acknowledged ({error.str()})"))
+
+    def _refusal(self, sending: _Sending, error: KafkaError) -> InvalidInputError:
+        if error.code() in _TOO_LARGE:
+            self._limits.refused(sending.topic, sending.size)
+            said = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
+        else:
+            said = not_taken(sending.topic, error.str())
+        return InvalidInputError("record", said)
 
     def _send_alone(self, sending: _Sending) -> bool:
         """In a batch of its own; whether it could be queued."""
