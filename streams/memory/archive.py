@@ -156,6 +156,11 @@ def _read_topic(folder: Path, entry: Mapping[str, Any]) -> StoredTopic:
         retention_s=entry["retention_s"],
         max_message_bytes=entry["max_message_bytes"],
         broker_time=bool(entry.get("broker_time", False)),
+        segment_s=entry.get("segment_s"),
+        compaction_lag_s=entry.get("compaction_lag_s"),
+        replication=entry.get("replication"),
+        min_insync_replicas=entry.get("min_insync_replicas"),
+        compression=entry.get("compression"),
     )
     if len(entry["offsets"]) != spec.partitions:
         raise ValueError(f"{name} has {spec.partitions} partitions but {len(entry['offsets'])} are listed")

@@ -1,6 +1,8 @@
 """What is particular to the memory broker: its cap, its folder, its groups' rules, the URLs that lead to it."""
 
 import asyncio
+import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import MemorySettings
+from sluicegate.streams.memory.archive import read_folder
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import LostPartitionError, TopicPartition, TopicSpec
 
@@ -107,6 +110,45 @@ async def test_a_kept_folder_is_read_by_its_url_and_cannot_be_written(tmp_path: 
     with pytest.raises(ConfigurationError, match="kept copy"):
         await producer.send("t", b"x")
     await kept.close()
+
+
+async def test_a_kept_topic_is_made_again_as_it_was_made(tmp_path: Path) -> None:
+    made = TopicSpec(
+        name="t",
+        partitions=3,
+        compacted=True,
+        retention_s=86_400.0,
+        max_message_bytes=5000,
+        broker_time=True,
+        segment_s=60.0,
+        compaction_lag_s=7200.0,
+        replication=2,
+        min_insync_replicas=4,
+        compression="zstd",
+    )
+    plain = TopicSpec(name="plain")
+    assert all(getattr(made, field.name) != getattr(plain, field.name) for field in fields(TopicSpec))
+    broker = MemoryBroker()
+    await broker.admin().create_topics([made, plain])
+    broker.dump(tmp_path)
+    kept, _ = read_folder(tmp_path)
+    assert [topic.spec for topic in kept] == [plain, made]
+
+
+async def test_compaction_of_a_topic_that_was_kept_spares_what_is_young_as_before(tmp_path: Path) -> None:
+    begins = time.time()
+    made = MemoryBroker(clock=lambda: begins)
+    await made.admin().create_topics([TopicSpec(name="t", compacted=True, compaction_lag_s=7200.0)])
+    made.dump(tmp_path)
+    broker = MemoryBroker.load(tmp_path, read_only=False)
+    producer = broker.producer()
+    await producer.start()
+    for number in range(1000):
+        await producer.send("t", b"%d" % number, key=b"k")
+    consumer = broker.consumer(partitions=[TopicPartition("t", 0)], start_at="beginning")
+    await consumer.start()
+    assert len(await consumer.get_many(wait=0.0, max_records=5000)) == 1000
+    await broker.close()
 
 
 async def test_dumping_again_replaces_what_was_there(tmp_path: Path) -> None:
