@@ -112,7 +112,8 @@ class KafkaTransactions:
         self._started = False
 
     async def start(self) -> None:
-        """Connect and fence. Raises ConfigurationError where no broker answers, BrokerError where it is not ready."""
+        """Connect and fence. Raises BrokerError where the broker is not ready, ConfigurationError where none answers or
+        it refuses."""
         self._started = True
         if self._inner is None:
             self._inner = await self._connect()
@@ -240,12 +241,10 @@ class KafkaTransactions:
         except KafkaConnectionError as error:
             await self._stop(inner)
             raise unreachable(self._servers, error) from error
-        except _REFUSED:
-            await self._stop(inner)
-            raise
         except KafkaError as error:
             await self._stop(inner)
-            raise BrokerError(f"{self._id}: cannot begin ({error})") from error
+            kind = ConfigurationError if isinstance(error, _REFUSED) else BrokerError
+            raise kind(f"{self._id}: cannot begin ({error})") from error
         except BaseException:
             await self._stop(inner)
             raise

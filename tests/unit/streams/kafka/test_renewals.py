@@ -1,18 +1,28 @@
-"""A producer of Apache Kafka that is stopped while another client is to take the place of one that writes no more."""
+"""Writers of Apache Kafka while another client is to take the place of one that writes no more: they are stopped, or
+the broker refuses the other one."""
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, OutOfOrderSequenceNumber
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    OutOfOrderSequenceNumber,
+    TransactionalIdAuthorizationFailed,
+    UnknownError,
+)
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka import producer as module
+from sluicegate.streams.kafka import transactions
 from sluicegate.streams.kafka.producer import KafkaProducer
 from sluicegate.streams.kafka.topic_limits import Limits
-from sluicegate.streams.ports import DeliveryError, Written
+from sluicegate.streams.ports import BrokerError, DeliveryError, Letter, TopicPartition, Written
 
 pytestmark = pytest.mark.virtual
 
@@ -108,3 +118,29 @@ async def test_what_the_next_client_can_still_write_before_the_stop_it_writes(ka
     kafka.away = ""
     await stopping
     assert (await written).offset == 7
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (TransactionalIdAuthorizationFailed, ConfigurationError),
+        (ClusterAuthorizationFailedError, ConfigurationError),
+        (GroupAuthorizationFailedError, ConfigurationError),
+        (UnknownError, BrokerError),
+    ],
+)
+async def test_who_may_not_write_transactions_is_told_so_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[KafkaError], told: type[Exception]
+) -> None:
+    class Refused(Client):
+        async def start(self) -> None:
+            raise refusal("of id")
+
+    kafka = Kafka()
+    monkeypatch.setattr(transactions, "AIOKafkaProducer", lambda **_: Refused(kafka))
+    limits = Limits(SETTINGS)
+    writer = transactions.KafkaTransactions("here:1", SETTINGS, limits, cast(Any, SimpleNamespace()), "id")
+    with pytest.raises(told, match=r"^id: cannot begin .*of id"):
+        await writer.start()
+    with pytest.raises(BrokerError, match=r"^id: .*of id"):  # it was let in once, and may be again
+        await writer.write([Letter("t", b"v")], {TopicPartition("in", 0): 1}, "g")
