@@ -55,12 +55,14 @@ class MemoryConsumer:
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[PartitionLog] = []
         self._failure: Exception | None = None
+        self._fenced: Exception | None = None
         self._running = False
 
     async def start(self) -> None:
         """Join the group, or take the explicit partitions."""
         if self._running:
             return
+        self._fenced = None
         if self._reads.partitions:
             self._take(self._reads.partitions)
             self._running = True
@@ -99,6 +101,7 @@ class MemoryConsumer:
         wanted = frozenset(topics)
         if self._reads.group is None or self._reads.partitions or self._member_id is None:
             raise ConfigurationError("only a started member of a group changes its topics; name a group and topics")
+        self._raise_failure()
         self._check_exist(wanted)
         if wanted != self._topics:
             self._topics = wanted
@@ -189,7 +192,7 @@ class MemoryConsumer:
 
     async def grant(self, partitions: frozenset[TopicPartition]) -> None:
         """A rebalance ends: read on from what the group committed."""
-        if not self._running:
+        if not self._running or self._fenced is not None:
             return
         self._drop_all()
         try:
@@ -203,6 +206,12 @@ class MemoryConsumer:
     def fail(self, error: Exception) -> None:
         """Raise ``error`` at the next read."""
         self._failure = error
+        self._wake()
+
+    def fence(self, error: Exception) -> None:
+        """Another is this member now: nothing is read or committed, and each read raises ``error``."""
+        self._fenced = error
+        self._drop_all()
         self._wake()
 
     def _check_exist(self, topics: Iterable[str]) -> Mapping[str, int]:
@@ -311,6 +320,8 @@ class MemoryConsumer:
             raise ConfigurationError("this consumer is not started (or stopped): await start() before reading")
 
     def _raise_failure(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

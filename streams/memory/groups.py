@@ -2,7 +2,8 @@
 
 Rules. Any change of members starts one rebalance: every member is told to give all its partitions, then every member
 is told what it has now; changes that come meanwhile start another. A static member that leaves keeps its partitions for
-the session timeout and gets them back without a rebalance. The same static id joining twice ends the older consumer.
+the session timeout and gets them back without a rebalance. The same static id joining twice ends the older consumer:
+it reads and commits nothing more.
 """
 
 import asyncio
@@ -29,8 +30,8 @@ class Participant(Protocol):
         """Take these partitions, then tell the listener."""
         ...
 
-    def fail(self, error: Exception) -> None:
-        """Raise ``error`` at the next read."""
+    def fence(self, error: Exception) -> None:
+        """Another is this member now: give all partitions, and raise ``error`` at each read from now on."""
         ...
 
 
@@ -108,7 +109,7 @@ class Group:
             member.expiry.cancel()
             member.expiry = None
         if member.participant is not None:
-            member.participant.fail(
+            member.participant.fence(
                 ConfigurationError(f"member {member_id!r} of group {self._name!r} was taken by another consumer")
             )
 

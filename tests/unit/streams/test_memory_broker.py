@@ -77,6 +77,33 @@ async def test_the_same_static_member_twice_ends_the_older_consumer() -> None:
     await broker.close()
 
 
+async def test_a_static_member_that_was_replaced_reads_and_commits_nothing_more() -> None:
+    broker = await filled()
+    place = TopicPartition("t", 0)
+    first = broker.consumer(topics=["t"], group="g", member="m")
+    await first.start()
+    assert len(await first.get_many(wait=0.0, max_records=60)) == 60
+    second = broker.consumer(topics=["t"], group="g", member="m")
+    await second.start()
+    await second.get_many(wait=0.0, max_records=30)
+    await second.commit({place: 30})
+    with pytest.raises(LostPartitionError):
+        await first.commit({place: 60})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="taken by another consumer"):
+            await first.get_many(wait=0.0)
+        with pytest.raises(ConfigurationError, match="taken by another consumer"):
+            await first.subscribe(["state"])
+    assert first.assignment() == frozenset() and second.assignment() == {place}
+    assert await broker.admin().committed("g", place) == 30
+    await first.stop()
+    await first.start()  # as another start of it would: it is the member again, and goes on where that one was
+    assert await first.position(place) == 30
+    with pytest.raises(ConfigurationError, match="taken by another consumer"):
+        await second.get_many(wait=0.0)
+    await broker.close()
+
+
 async def test_reading_lets_other_tasks_have_their_turn() -> None:
     broker = await filled(records=1000)
     consumer = broker.consumer(partitions=[TopicPartition("t", 0)])
