@@ -86,6 +86,29 @@ class Signing:
         return ""
 
 
+class Signatures:
+    """What one reader makes of signed records: a record of a metrics topic that is on the log once more, in whichever
+    partition, says nothing; one that is read once more does."""
+
+    def __init__(self, signing: Signing) -> None:
+        self._signing = signing
+        self._seen: OrderedDict[tuple[str, bytes], tuple[int, int, float]] = OrderedDict()  # -> partition, offset, when
+
+    def flaw(self, record: Record, now: float) -> str:
+        """Why ``record`` says nothing; "" where it counts."""
+        return self._signing.flaw(record, now) or self._repeated(record, now)
+
+    def _repeated(self, record: Record, now: float) -> str:
+        held = [value for name, value in record.headers if name == HEADER]
+        if not held or not self._signing.perishes(record.topic):
+            return ""
+        while self._seen and next(iter(self._seen.values()))[2] < now - 3 * FRESH:
+            self._seen.popitem(last=False)
+        found = self._seen.setdefault((record.topic, held[0]), (record.partition, record.offset, now))
+        same = found[0] == record.partition and found[1] >= record.offset
+        return "" if same else "was written before"
+
+
 class SignedBroker:
     """A broker whose control and metrics records are signed, as ``signing`` says: ``inner`` does all else.
 
@@ -200,7 +223,7 @@ class _VerifyingConsumer:
         self._inner = inner
         self._signing = signing
         self._wall = wall
-        self._seen: OrderedDict[tuple[str, int, bytes], tuple[int, float]] = OrderedDict()  # -> offset, when
+        self._signatures = Signatures(signing)
         self._told = float("-inf")
         self._untold = 0
 
@@ -215,21 +238,11 @@ class _VerifyingConsumer:
     def _verified(self, record: Record, now: float) -> Record:
         if isinstance(record, Unreadable) or not self._signing.covers(record.topic):
             return record
-        flaw = self._signing.flaw(record, now) or self._repeated(record, now)
+        flaw = self._signatures.flaw(record, now)
         if not flaw:
             return record
         self._tell(record, flaw)
         return Unreadable.at(record.topic, record.partition, record.offset, record.timestamp, flaw)
-
-    def _repeated(self, record: Record, now: float) -> str:
-        """Why it says nothing where it is on the log a second time; what is read a second time is not."""
-        held = [value for name, value in record.headers if name == HEADER]
-        if not held or not self._signing.perishes(record.topic):
-            return ""
-        while self._seen and next(iter(self._seen.values()))[1] < now - 3 * FRESH:
-            self._seen.popitem(last=False)
-        offset, _ = self._seen.setdefault((record.topic, record.partition, held[0]), (record.offset, now))
-        return "was written before" if offset < record.offset else ""
 
     def _tell(self, record: Record, flaw: str) -> None:
         since = time.monotonic()

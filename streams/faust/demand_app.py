@@ -6,6 +6,7 @@ Rules.
 - Faust can pass records over while it recovers (its open issue 596). So each partition's offsets are watched, from the
   group's committed one when the partition was assigned on: what was passed over is read apart and counted first.
   What it passed over at the end of a partition, where no later record shows it, it is sent back to.
+- Signed counts count once, wherever on the topic they are written once more.
 - A worker that stands still although counts wait, as in a recovery that never ends, fails rather than be silent.
 - The changelog has as many partitions as the demand topic. It is created before Faust starts: Faust asks Kafka for its
   topics once, and takes one that came later for one without partitions, to which nothing can be written. A count that
@@ -36,7 +37,7 @@ from sluicegate.streams.kafka.fetched_batches import UnreadableRecord, read_past
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, TopicSpec, Unreadable
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import HALF, KEPT, STALE, encode_windows, folded, half_of
-from sluicegate.streams.signing import HEADER, SignedBroker, Signing, unsigned
+from sluicegate.streams.signing import HEADER, Signatures, SignedBroker, Signing, unsigned
 from sluicegate.streams.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class _Counting:
         self._published = published
         self._gaps = gaps
         self._signing = signing
+        self._signatures = None if signing is None else Signatures(signing)
         self._newest: dict[str, int] = {}
 
     async def assigned(self, sender: Any, assigned: Any, **more: Any) -> None:
@@ -175,22 +177,14 @@ class _Counting:
         async for event in stream.events():
             message = event.message
             for record in await self._gaps.before(message.partition, message.offset):
-                await self._count(record.value, record.offset, record.timestamp)
-            if not (flaw := self._flaw(message)):
-                await self._count(event.value, message.offset, message.timestamp)
-            else:
-                log.info("%s offset %d %s: it is passed over", self._gaps.topic, message.offset, flaw)
+                await self._use(record)
+            await self._use(_record(message, event.value))
 
-    def _flaw(self, message: Any) -> str:
-        """Why a count that Faust read says nothing; "" where it counts."""
-        if self._signing is None:
-            return ""
-        headers = message.headers or ()
-        held = tuple(headers.items() if isinstance(headers, Mapping) else headers)
-        read = Record(
-            message.topic, message.partition, message.offset, message.key, message.value, held, message.timestamp
-        )
-        return self._signing.flaw(read, time.time())
+    async def _use(self, record: Record) -> None:
+        if flaw := "" if self._signatures is None else self._signatures.flaw(record, time.time()):
+            log.info("%s offset %d %s: it is passed over", self._gaps.topic, record.offset, flaw)
+        else:
+            await self._count(record.value, record.offset, record.timestamp)
 
     async def _count(self, value: bytes | None, offset: int, timestamp: float) -> None:
         try:
@@ -238,6 +232,13 @@ class _Counting:
     def _range(self, second: int) -> tuple[float, float]:
         found: tuple[float, float] = self._windows.table.window.current(second + HALF)
         return found
+
+
+def _record(message: Any, value: bytes | None) -> Record:
+    """What Faust read."""
+    headers = message.headers or ()
+    held = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+    return Record(message.topic, message.partition, message.offset, message.key, value, held, message.timestamp)
 
 
 def _go_on_behind_faults(app: Any, broker: Broker) -> None:

@@ -1,6 +1,8 @@
 """Faust's agent that counts demand: one record at which it fails is skipped alone."""
 
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -16,8 +18,10 @@ from sluicegate.domain.events import DemandCounted
 from sluicegate.streams.broker_settings import KafkaOAuth, KafkaSecurity, KafkaSettings
 from sluicegate.streams.faust.demand_app import _Counting, _credentials
 from sluicegate.streams.kafka.connection import connection
+from sluicegate.streams.ports import Record
 from sluicegate.streams.records import control
 from sluicegate.streams.records.demand_windows import decode_windows
+from sluicegate.streams.signing import HEADER, Signing
 
 
 class Windows:
@@ -66,6 +70,35 @@ async def test_a_count_at_which_it_fails_is_skipped_alone(caplog: pytest.LogCapt
     assert sum(half.rows for half in decode_windows(told).halves) == 7
     for offset in range(3):
         assert f"demand offset {offset} skipped" in caplog.text
+
+
+async def test_a_signed_count_that_is_written_once_more_counts_once_wherever_it_is_read() -> None:
+    """In its partition, in another, and apart from the others, where Faust passed it over."""
+    signing = Signing(prefix="sys", key=b"a key of the system")
+    topic, now = "sys.metrics.demand", time.time()
+
+    def count(partition: int, offset: int, rows: int) -> Record:
+        value = control.encode_demand(DemandCounted("toy", rows, 0.5), source="a", at=now)
+        signed = ((HEADER, signing.signature(topic, b"toy", value, now)),)
+        return Record(topic, partition, offset, b"toy", value, signed, now)
+
+    class Passed(Gaps):
+        async def before(self, partition: int, offset: int) -> list[Record]:
+            return {(0, 7): [count(0, 5, 7), count(0, 6, 20)]}.get((partition, offset), [])
+
+    class Stream:
+        async def events(self) -> AsyncIterator[Any]:
+            for record in (count(0, 4, 7), count(0, 7, 300), count(1, 2, 300), count(0, 8, 20), count(0, 9, 4000)):
+                yield SimpleNamespace(message=record, value=record.value)
+
+    class Signed(Published):
+        async def send(self, key: bytes, value: bytes, headers: object) -> None:
+            self.values.append(value)
+
+    published = Signed()
+    await _Counting(Windows(), published, Passed(), signing).run(Stream())  # type: ignore[arg-type]
+    told = [sum(half.rows for half in decode_windows(value).halves) for value in published.values]
+    assert told == [7, 27, 327, 4327]
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])

@@ -145,6 +145,22 @@ async def test_a_heartbeat_that_is_written_once_more_at_once_counts_once_and_so_
     assert await log.values(BEATS) == [b"beat 4"]
 
 
+async def test_a_heartbeat_that_is_written_once_more_to_another_partition_counts_once() -> None:
+    log = await logs()
+    turns = "sys.metrics.turns"
+    await log.inner.admin().create_topics([TopicSpec(name=turns, partitions=2)])
+    await (await log.ours.send(turns, b"told", key=b"a", partition=1))
+    consumer = log.signed.consumer(topics=[turns], start_at="beginning")
+    await consumer.start()
+    assert [record.value for record in await consumer.get_many(wait=0.0)] == [b"told"]
+    inner = log.inner.consumer(partitions=[TopicPartition(turns, 1)], start_at="beginning")
+    await inner.start()
+    (record,) = await inner.get_many(wait=0.0)
+    await (await log.theirs.send(turns, record.value, key=record.key, headers=record.headers, partition=0))
+    (again,) = await consumer.get_many(wait=0.0)
+    assert isinstance(again, Unreadable) and again.partition == 0
+
+
 async def test_queries_are_anybody_s() -> None:
     log = await logs()
     await (await log.theirs.send(QUERIES, b"asked"))
