@@ -98,10 +98,8 @@ class ObjectStore:
         assert self.results is not None  # asked only where there is such a place
         if len(data) > self.rules.max_bytes:
             raise ObjectError(f"{len(data)} bytes are more than objects.max_bytes, {self.rules.max_bytes}")
-        digest = hashlib.sha256(data).hexdigest()
-        claim = Claim(f"{self.results}{app}/{digest}", digest, len(data))
-        await self._apart(claim.ref, lambda: _write(claim, data), "written")
-        return claim
+        place = f"{self.results}{app}/"
+        return await self._apart(place, lambda: _keep(place, data), "written")
 
     def _readable(self) -> tuple[str, ...]:
         return (*self.rules.prefixes, *([self.results] if self.results is not None else []))
@@ -199,6 +197,16 @@ def _opened(ref: str, prefix: str) -> IO[bytes]:
         file.close()
         raise
     return file
+
+
+def _keep(place: str, data: bytes | memoryview) -> Claim:
+    digest = hashlib.sha256(data).hexdigest()
+    claim = Claim(f"{place}{digest}", digest, len(data))
+    try:
+        _write(claim, data)
+    except Exception as error:  # each store raises its own
+        raise ObjectError(f"{claim.ref:.200} cannot be written ({type(error).__name__})") from None
+    return claim
 
 
 def _write(claim: Claim, data: bytes | memoryview) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -50,6 +51,23 @@ async def test_an_object_is_read_whole_and_results_are_written_by_their_content(
     assert {path.name for path in (folder / "out" / "toy").iterdir()} == {first.sha256, other.sha256}
     with pytest.raises(ObjectError, match="max_bytes"):
         await store.write("toy", bytes(100_001))
+
+
+@pytest.mark.parametrize("does", ["read", "write"])
+async def test_nothing_is_hashed_in_the_event_loop_s_thread(folder: Path, does: str) -> None:
+    store, claim, called = of(folder), claim_to(f"file://{folder}/in/one"), set[str]()
+
+    def note(_frame: object, event: str, what: object) -> None:
+        if event == "c_call":
+            called.add(getattr(what, "__name__", ""))
+
+    before = sys.getprofile()
+    sys.setprofile(note)  # of this thread alone
+    try:
+        await (store.read(claim, within=1.0) if does == "read" else store.write("toy", DATA))
+    finally:
+        sys.setprofile(before)
+    assert "allocate_lock" in called and not {name for name in called if "sha256" in name}
 
 
 @pytest.mark.parametrize(
