@@ -3,17 +3,18 @@
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.local_kafka.programs import ran
 
 KAFKA_VERSION = "4.1.0"
 LOG4J_VERSION = "2.24.3"
 _MIN_JAVA = 17
+_VERSION_TIMEOUT = 30.0
 _MAVEN_TIMEOUT = 900.0
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -45,7 +46,7 @@ def find_java() -> str:
     java = java or shutil.which("java")
     if java is None:
         raise ConfigurationError(f"java is missing: install Java {_MIN_JAVA} or later, or set JAVA_HOME")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    told = ran([java, "-version"], f"{java} does not tell its version", within=_VERSION_TIMEOUT).stderr
     version = _java_version(told)
     if version is not None and version < _MIN_JAVA:
         raise ConfigurationError(f"{java} is Java {version}: Kafka needs {_MIN_JAVA} or later; set JAVA_HOME to one")
@@ -93,13 +94,10 @@ def _copy(maven: str, work: Path, version: str) -> None:
         maven, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
         f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime",
     ]  # fmt: skip
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ConfigurationError(f"mvn did not fetch Kafka's jars within {_MAVEN_TIMEOUT:.0f} s; try again") from error
-    if ran.returncode or not any((work / "lib").glob("kafka_*.jar")):
-        lines = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line]
-        why = lines[0][:300] if lines else f"exit code {ran.returncode}"
+    done = ran(command, "mvn did not fetch Kafka's jars", within=_MAVEN_TIMEOUT)
+    if done.returncode or not any((work / "lib").glob("kafka_*.jar")):
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        why = lines[0][:300] if lines else f"exit code {done.returncode}"
         raise ConfigurationError(f"mvn cannot fetch Kafka's jars: {why}")
 
 

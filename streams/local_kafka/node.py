@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.local_kafka.programs import ran
 from sluicegate.streams.local_kafka.server_properties import LOGGING, NodePorts
 
 _STARTED = "Kafka Server started"
@@ -78,9 +78,9 @@ class LocalNode:
         """Begin its data. ``arguments``: for Kafka's storage tool. Raises ConfigurationError where that fails."""
         tool = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *options, self._logging, "-cp", f"{jars}/*"]
         command = [*tool, "kafka.tools.StorageTool", "format", "-c", str(self._properties), *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT, check=False)
-        if ran.returncode:
-            said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
+        done = ran(command, f"Kafka's storage in {self.folder} was not formatted", within=_FORMAT_TIMEOUT)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
             raise ConfigurationError(f"Kafka's storage in {self.folder} cannot be formatted: {said[-1][:300]}")
 
     def launch(self, java: str, jars: Path, heap_mb: int, options: Sequence[str] = ()) -> None:

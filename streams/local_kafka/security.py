@@ -9,13 +9,14 @@ Rules.
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from sluicegate.domain.errors import ConfigurationError
+from sluicegate.streams.local_kafka.programs import ran
 
 MECHANISM = "SCRAM-SHA-512"
+_OPENSSL_TIMEOUT = 60.0
 
 _PROPERTIES = """\
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
@@ -103,11 +104,10 @@ class LocalSecurity:
             ["x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", *days,
              "-out", "server.crt", "-extfile", "names.cnf"],
         ):  # fmt: skip
-            ran = subprocess.run(
-                [openssl, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
-            )
-            if ran.returncode:
-                said = ran.stderr.strip().splitlines() or ["it said nothing"]
+            command = [openssl, *arguments]
+            done = ran(command, f"openssl {arguments[0]} did not end", within=_OPENSSL_TIMEOUT, cwd=self.folder)
+            if done.returncode:
+                said = done.stderr.strip().splitlines() or ["it said nothing"]
                 raise ConfigurationError(f"openssl {arguments[0]} failed: {said[-1][:200]}")
         parts = [(self.folder / name).read_text() for name in ("server.key", "server.crt")]
         _write_private(self.folder / "server.pem", "".join(parts))

@@ -19,6 +19,7 @@ from sluicegate.sluice.commands.running import broker as command
 from sluicegate.streams.local_kafka.broker import LocalBroker
 from sluicegate.streams.local_kafka.jars import ensure_jars, find_java
 from sluicegate.streams.local_kafka.node import LocalNode
+from sluicegate.streams.local_kafka.security import LocalSecurity
 
 app = typer.Typer()
 command.register(app)
@@ -61,6 +62,36 @@ def test_an_old_java_is_refused_by_its_version(tmp_path: Path, monkeypatch: pyte
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", "21.0.2").parent.parent))
     assert find_java() != str(java)
+
+
+@pytest.mark.parametrize("hangs", ["java", "its storage tool", "openssl", "mvn"])
+def test_a_program_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: str) -> None:
+    name = "java" if hangs == "its storage tool" else hangs
+    program = tmp_path / "bin" / name
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for module, bound in (
+        ("jars", "_VERSION_TIMEOUT"),
+        ("jars", "_MAVEN_TIMEOUT"),
+        ("node", "_FORMAT_TIMEOUT"),
+        ("security", "_OPENSSL_TIMEOUT"),
+    ):
+        monkeypatch.setattr(f"sluicegate.streams.local_kafka.{module}.{bound}", 0.25)
+    node = LocalNode(1, tmp_path / "node", "Kafka")
+    begin, told = {
+        "java": (find_java, f"{program} does not tell its version"),
+        "its storage tool": (
+            lambda: node.format(str(program), tmp_path, []),
+            f"Kafka's storage in {tmp_path}/node was not formatted",
+        ),
+        "openssl": (LocalSecurity(tmp_path, ["owner"]).prepare, "openssl req did not end"),
+        "mvn": (lambda: ensure_jars(tmp_path), "mvn did not fetch Kafka's jars"),
+    }[hangs]
+    with pytest.raises(ConfigurationError, match=f"^{told} within 0.25 s; try again$"):
+        begin()
 
 
 def test_without_maven_and_jars_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
