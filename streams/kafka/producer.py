@@ -102,6 +102,7 @@ class KafkaProducer:
         self._renewal: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_alone = asyncio.Lock()
+        self._unsettled: set[asyncio.Future[Written]] = set()
         self._asking: dict[Any, set[asyncio.Task[Any]]] = {}
         """What waits for answers of each client: one that was stopped gives none, and does not say so."""
 
@@ -146,6 +147,8 @@ class KafkaProducer:
         except KafkaError as error:
             self._renew(inner, error)
             raise DeliveryError(f"{topic}: not sent ({error})") from error
+        self._unsettled.add(written)
+        written.add_done_callback(self._unsettled.discard)
         sent.add_done_callback(lambda future: self._settle(inner, sending, future))
         return written
 
@@ -164,11 +167,9 @@ class KafkaProducer:
         return None
 
     async def flush(self) -> None:
-        """Wait until all that was sent is acknowledged."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
-        if self._inner is not None:
-            await self._inner.flush()
+        """Wait until all that was sent is acknowledged, what is sent again too. Who gives up waiting stops nothing."""
+        while self._unsettled:
+            await asyncio.wait(self._unsettled)
 
     async def stop(self) -> None:
         """Flush and disconnect; what is not acknowledged within the stop timeout fails."""

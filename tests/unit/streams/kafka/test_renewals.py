@@ -73,6 +73,9 @@ class Client:
             self.fates[-1].set_result(SimpleNamespace(partition=0, offset=7))
         return self.fates[-1]
 
+    async def flush(self) -> None:
+        await asyncio.wait(self.fates)
+
     async def stop(self) -> None: ...
 
 
@@ -118,6 +121,27 @@ async def test_what_the_next_client_can_still_write_before_the_stop_it_writes(ka
     kafka.away = ""
     await stopping
     assert (await written).offset == 7
+
+
+async def test_a_flush_waits_for_what_is_sent_again_and_disturbs_nothing_where_nobody_waits_for_it(
+    kafka: Kafka,
+) -> None:
+    producer = KafkaProducer("here:1", SETTINGS, Limits(SETTINGS))
+    await producer.start()
+    kafka.away = "refuses"
+    written = await producer.send("t", b"sent")
+    flushing = asyncio.create_task(producer.flush())
+    await asyncio.sleep(1.0)
+    kafka.clients[0].fates[0].set_exception(OutOfOrderSequenceNumber())
+    await asyncio.sleep(1.0)
+    assert not flushing.done(), "nobody has it yet"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.flush(), 1.0)
+    kafka.away = ""
+    await asyncio.wait_for(flushing, 5.0)
+    assert written.done() and (await written).offset == 7
+    await producer.flush()
+    await producer.stop()
 
 
 @pytest.mark.parametrize(
