@@ -3,7 +3,8 @@
 Rules.
 - A request over the limit of bytes is refused before it is read whole, and one that waits beyond the limit of waiting
   requests at once (RESOURCE_EXHAUSTED, UNAVAILABLE); ``rate`` and ``burst`` count each request of an address, those of
-  a stream too. With a token, each call must carry the metadata ``authorization: Bearer <token>``; health needs none.
+  a stream too. With a token, each call must carry the metadata ``authorization: Bearer <token>``, a stream as it
+  begins; health needs none.
 - A call that is refused for now (429, 503 over HTTP) ends with the trailing metadata ``retry-after``, whole seconds;
   a stream's request that is refused so has its ``error_message`` alone.
 - Connections, calls and streams that say nothing are ended (``sluicegate.stages.fronts.grpc_limits``).
@@ -14,6 +15,7 @@ Rules.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
 
@@ -147,8 +149,12 @@ class GrpcStage:
             wait = self._limit.wait_for(_address(context.peer()), self._clock.monotonic())
             if wait > 0.0:
                 raise FrontError(429, f"too many requests; try again in {wait:.2f} s", retry_s=wait)
+        return self._who(context) if needs_token else ""
+
+    def _who(self, context: Any) -> str:
+        """Who calls, by name, "" where that is not told. Raises FrontError where the token is missing or wrong."""
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        client = self._access.tokens.client_of(str(given).encode(), answers=True) if needs_token else ""
+        client = self._access.tokens.client_of(str(given).encode(), answers=True)
         if client is None:
             raise FrontError(401, "give the token of this server as metadata 'authorization: Bearer …'")
         return client
@@ -225,10 +231,13 @@ class GrpcStage:
 
         async def read() -> None:
             try:
-                async for request in self._requests.of_stream(requests, lambda: bool(asked)):
-                    await room.acquire()
-                    asked.append(asyncio.create_task(self._streamed(request, context)))
-                    came.set()
+                self._who(context)
+                coming = self._requests.of_stream(requests, _address(context.peer()), lambda: bool(asked))
+                async with aclosing(coming):
+                    async for request in coming:
+                        await room.acquire()
+                        asked.append(asyncio.create_task(self._streamed(request, context)))
+                        came.set()
             finally:
                 ended.set()
                 came.set()

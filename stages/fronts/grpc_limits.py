@@ -9,7 +9,7 @@ Rules.
 - A connection may have ``_STREAMS`` calls at a time, those included that it has given up and that have not ended here:
   else whoever begins and gives up calls without end would take the place of all.
 - A call's request must be there ``body_s`` seconds after the call began. Of one address at most half of the calls that
-  there may be wait for theirs.
+  there may be wait for theirs or are streams.
 - A stream on which nothing comes for ``idle_s`` seconds, while nothing is asked on it, is ended.
 """
 
@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -136,44 +136,54 @@ def _port(peer: str) -> int:
 
 
 class Requests:
-    """Waits for the requests of calls, of each address not for too many at once."""
+    """Waits for the requests of calls and streams, of each address not for too many at once."""
 
     def __init__(self, access: Access) -> None:
         self._idle_s = access.idle_s
         self._body_s = access.body_s
         self._awaited: Counter[str] = Counter()
 
-    async def of_call(self, coming: AsyncIterator[Any], address: str) -> Any:
-        """The only request of a call. Raises FrontError where it does not come."""
+    @contextmanager
+    def _awaiting(self, address: str) -> Iterator[None]:
         if self._awaited[address] >= MOST_WAITING // 2:
-            raise FrontError(503, "too many of your calls wait for their request; send them whole")
+            raise FrontError(503, "too many of your calls wait for a request; send calls whole, ask on fewer streams")
         self._awaited[address] += 1
         try:
-            async with asyncio.timeout(self._body_s):
-                return await anext(coming)
-        except StopAsyncIteration:
-            raise FrontError(400, "the call ended without a request") from None
-        except TimeoutError:
-            raise FrontError(408, f"the request did not come within {self._body_s:g} s") from None
+            yield
         finally:
             self._awaited[address] -= 1
             if not self._awaited[address]:
                 del self._awaited[address]
 
-    async def of_stream(self, coming: AsyncIterator[Any], asks: Callable[[], bool]) -> AsyncIterator[Any]:
+    async def of_call(self, coming: AsyncIterator[Any], address: str) -> Any:
+        """The only request of a call. Raises FrontError where it does not come."""
+        with self._awaiting(address):
+            try:
+                async with asyncio.timeout(self._body_s):
+                    return await anext(coming)
+            except StopAsyncIteration:
+                raise FrontError(400, "the call ended without a request") from None
+            except TimeoutError:
+                raise FrontError(408, f"the request did not come within {self._body_s:g} s") from None
+
+    async def of_stream(
+        self, coming: AsyncIterator[Any], address: str, asks: Callable[[], bool]
+    ) -> AsyncGenerator[Any, None]:
         """Those of a stream, in order, until its end. ``asks``: whether some wait for their answer.
 
-        Raises FrontError where none comes for too long, and nothing is asked meanwhile.
+        Raises FrontError where there are too many of ``address``, or none comes for too long, and nothing is asked
+        meanwhile.
         """
-        while True:
-            next_one = asyncio.ensure_future(anext(coming))  # not cancelled by a look: it could not be read again
-            try:
-                while not (await asyncio.wait([next_one], timeout=self._idle_s))[0]:
-                    if not asks():
-                        raise FrontError(408, f"no request came for {self._idle_s:g} s; ask on another stream")
-                request = await next_one
-            except StopAsyncIteration:
-                return
-            finally:
-                next_one.cancel()
-            yield request
+        with self._awaiting(address):
+            while True:
+                next_one = asyncio.ensure_future(anext(coming))  # not cancelled by a look: it could not be read again
+                try:
+                    while not (await asyncio.wait([next_one], timeout=self._idle_s))[0]:
+                        if not asks():
+                            raise FrontError(408, f"no request came for {self._idle_s:g} s; ask on another stream")
+                    request = await next_one
+                except StopAsyncIteration:
+                    return
+                finally:
+                    next_one.cancel()
+                yield request

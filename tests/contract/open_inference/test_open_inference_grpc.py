@@ -146,6 +146,17 @@ async def test_a_message_that_is_none_is_refused_by_itself_without_a_traceback(
     assert "Traceback" not in caplog.text and "DecodeError" not in caplog.text
 
 
+async def test_a_stream_without_the_token_is_refused_before_it_asks(tmp_path: Path) -> None:
+    async with (
+        affine_fronts(tmp_path, "grpc", grpc={"port": 0, "token": "letmein", "idle_s": 60.0}) as addresses,
+        grpc.aio.insecure_channel(addresses["grpc"]) as channel,
+    ):
+        begun = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        async with asyncio.timeout(20.0):
+            assert await begun.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "give the token" in await begun.details()
+
+
 async def test_limits_hold_as_over_http(tmp_path: Path) -> None:
     access = {"port": 0, "token": "letmein", "rate": 0.001, "burst": 6}
     async with (
