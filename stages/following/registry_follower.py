@@ -4,7 +4,8 @@ Rules.
 - An app's record is whole: a reader sees it as it was or as it is. What stands at the start is folded before any of it
   is applied, so that no older version is served for a moment.
 - ``apply`` gets what changed (None: retired) and returns stages that are to run from then on beside the others, until
-  this one stops. Where it fails (the broker is away, topics are not there yet) it is tried again with what is newest.
+  this one stops. Where it fails (the broker is away, topics cannot be made) each app is applied by itself, those that
+  are retired first, and what fails is tried again with what is newest: no app waits for another's topics.
 - A record that is no catalogue of one app is logged and skipped: what was served before goes on being served.
 """
 
@@ -107,18 +108,38 @@ class RegistryStage:
             self._changed.clear()
             changes, self._changes = self._changes, {}
             try:
-                started = await self._apply(changes)
+                self._start(group, await self._apply(changes))
             except SluiceError as error:
-                log.warning("%s cannot be served yet (%s); trying again", ", ".join(sorted(changes)), error)
-                self._changes = {**changes, **self._changes}
-                await asyncio.sleep(_AGAIN)
-                self._changed.set()
-                continue
-            for stage in started:
-                self._stops.append(asyncio.Event())
-                group.create_task(_run(stage, self._stops[-1]), name=stage.name)
+                failed = await self._one_by_one(group, changes, error)
+                if failed:
+                    self._changes = {**failed, **self._changes}
+                    await asyncio.sleep(_AGAIN)
+                    self._changed.set()
             if not self._changes:
                 self._applied.set()
+
+    async def _one_by_one(self, group: asyncio.TaskGroup, changes: Changes, error: SluiceError) -> Changes:
+        """Apply each of ``changes``, which failed together by ``error``; those that failed again."""
+        retired: Changes = {app: None for app, part in changes.items() if part is None}
+        parts: list[Changes] = [retired, *({app: changes[app]} for app in sorted(changes.keys() - retired.keys()))]
+        failed: dict[str, Catalogue | None] = {}
+        for part in filter(None, parts):
+            try:
+                if part != changes:
+                    self._start(group, await self._apply(part))
+                    continue
+            except SluiceError as again:
+                error = again
+            log.warning("%s cannot be served yet (%s); trying again", ", ".join(sorted(part)), error)
+            failed.update(part)
+            if part is retired:  # others may take their variants' names
+                return {**changes}
+        return failed
+
+    def _start(self, group: asyncio.TaskGroup, started: Sequence[Stage]) -> None:
+        for stage in started:
+            self._stops.append(asyncio.Event())
+            group.create_task(_run(stage, self._stops[-1]), name=stage.name)
 
 
 async def _run(stage: Stage, stop: asyncio.Event) -> None:

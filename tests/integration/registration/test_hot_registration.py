@@ -1,6 +1,7 @@
 """Apps that are registered, changed and retired while a system runs, by the registry topic alone."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,19 @@ import pytest
 from aiohttp import ClientSession
 
 from sluicegate.domain.errors import SluiceError
-from sluicegate.domain.models.app import Promise, WeaklyHard
+from sluicegate.domain.models.app import App, Promise, WeaklyHard
 from sluicegate.domain.outcome import Outcome, OutcomeKind, Reason
 from sluicegate.policies.serving.router import RouterEvent
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.registration import publish_registration
 from sluicegate.sluice.registration.publish_registration import announce
 from sluicegate.sluice.registration.registry_topic import app_record, publish_catalogue
+from sluicegate.sluice.system.system import System
 from sluicegate.stages.following.registry_follower import RegistryStage
 from sluicegate.stages.router import RouterStage
 from sluicegate.stages.runtime.decision_log import replay
 from sluicegate.streams import connect
+from sluicegate.streams.ports import BrokerError
 from tests.harness import PATIENCE_S, ROLES, Running, running, settings_for, toy_catalogue
 
 NONE = Catalogue.of((), (), ())
@@ -257,6 +260,33 @@ async def test_an_app_whose_variants_are_named_as_another_apps_takes_none_of_the
             await run.producer.send(run.topics.registry, record, key=key)
         await caught_up(run)
         assert sorted(run.system.apps) == ["late", "other"]
+
+
+async def test_an_app_whose_topics_cannot_be_made_keeps_no_other_from_being_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, full = System.create_topics, True
+
+    async def created(system: System, apps: Mapping[str, App] | None = None) -> None:
+        if full and "late" in (apps or {}):
+            raise BrokerError("no room for the topics of late")
+        await create(system, apps)
+
+    monkeypatch.setattr(System, "create_topics", created)
+    async with running(settings_for("memory://", tmp_path), connect("memory://")) as run:
+        await run.planned()
+        await tell(run, toy_catalogue(("late",)), "late")
+        await tell(run, toy_catalogue(("other",)), "other")
+        async with asyncio.timeout(PATIENCE_S):
+            while "other" not in run.system.apps:
+                await asyncio.sleep(0.05)
+        assert sorted(run.system.apps) == ["other", "toy"]
+        kind, variant, _ = await ended(run, await run.ask(app="other", parameters={"latency_ms": 20_000}))
+        assert (kind, (variant or "")[:7]) == (OutcomeKind.ANSWERED, "other-v")
+        assert "late cannot be served yet (no room for the topics of late)" in caplog.text
+        full = False
+        await caught_up(run)
+        assert sorted(run.system.apps) == ["late", "other", "toy"]
 
 
 async def keep_asking(run: Running, stop: asyncio.Event) -> list[str]:
