@@ -7,7 +7,8 @@ device is cut. Rules of the shell.
 - What fails beside the reading, heartbeats or a slice's task, ends the worker: its device is dead to the planner, and
   not silently lame.
 - Stopping: no more fetching, what is queued is finished within ``drain_s`` and committed, a cut that has begun is
-  waited for, and the last heartbeat says ``leaving``, upon which the planner moves what is left.
+  waited for as long as the supervisor's patience leaves time to clean up, and the last heartbeat says ``leaving``, upon
+  which the planner moves what is left.
 """
 
 import asyncio
@@ -68,6 +69,7 @@ from sluicegate.stages.runtime.background_tasks import BackgroundTasks
 from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
+from sluicegate.stages.runtime.supervisor import PATIENCE
 from sluicegate.stages.runtime.timers import Wakes
 from sluicegate.stages.worker.answers import Answers
 from sluicegate.stages.worker.device_runtime import Holding
@@ -85,8 +87,8 @@ log = logging.getLogger(__name__)
 
 _Rare = Repeated | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat | Recorded | InterferenceChanged
 
-_ENDING = 30.0
-"""Seconds that a cut under way may take when the worker is stopped."""
+_CLEANS_UP = 3.0
+"""Seconds of the supervisor's patience that are kept, behind what drains and a cut under way, for the rest."""
 
 _CLOCKS = 5.0
 """Seconds by which those of broker and routers may differ."""
@@ -187,15 +189,18 @@ class WorkerStage:
             self._beat(leaving=True)
         finally:
             self._wakes.cancel()
-            if self._cutting is not None:
-                await asyncio.wait([self._cutting], timeout=_ENDING)
-            await self._answers.close()
-            await self._outbox.stop()
-            waiter.cancel()
-            self._tasks.cancel()
-            await asyncio.gather(waiter, self._tasks.over(), return_exceptions=True)
-            self._wakes.cancel()  # plans and ends of batches may have asked for others meanwhile
-            await self._holding.end()
+            try:
+                if self._cutting is not None:
+                    most = max(0.0, PATIENCE - self.options.drain_s - _CLEANS_UP)
+                    await asyncio.wait([self._cutting], timeout=most)
+            finally:  # also where the others' ends took the time, and this one's is cancelled
+                await self._answers.close()
+                await self._outbox.stop()
+                waiter.cancel()
+                self._tasks.cancel()
+                await asyncio.gather(waiter, self._tasks.over(), return_exceptions=True)
+                self._wakes.cancel()  # plans and ends of batches may have asked for others meanwhile
+                await self._holding.end()
 
     def _follow_more(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         followers = []
