@@ -32,6 +32,8 @@ Place = tuple[str | None, str | None]
 class _Live:
     tracker: StreamTracker
     next: int = 0
+    unknown: bool = False
+    """Whether it has a past that is not known."""
 
 
 @dataclass(slots=True)
@@ -201,7 +203,7 @@ class StreamBook:
             mcd=seen.mcd,
             worst=tuple(seen.worst.items()),
             safe_mode=query.app in self._safe,
-            left=seen.left(promise) if alone else (),
+            left=seen.left(promise, unknown=live.unknown) if alone else (),
         )
 
     def abandon(self) -> None:
@@ -218,7 +220,8 @@ class StreamBook:
         if self._recall is not None and query.sequence >= 0:
             found = self._recall.before(query, self._place, turns if own else 1, look)
         if found is None:
-            return _Live(StreamTracker.for_promise(promise)), None
+            unknown = query.sequence >= max(1, turns)  # as batching rules take it
+            return _Live(StreamTracker.for_promise(promise), unknown=unknown), None
         state, told = found
         tracker = StreamTracker.resume(state, (k for _, k in promise.constraints))
         if told is not None:

@@ -52,9 +52,14 @@ class MissTracker:
             if k in self.worst:
                 self.worst[k] = max(self.worst[k], m)
 
-    def left(self, promise: Promise) -> tuple[tuple[int, int], ...]:
-        """By K, the misses that the next queries may be: what was promised, less those among the last K - 1."""
-        known = [(m, k, self._recent[k] - self._rings[k][0]) for m, k in promise.constraints if k in self._rings]
+    def left(self, promise: Promise, *, unknown: bool = False) -> tuple[tuple[int, int], ...]:
+        """By K, the misses that the next queries may be: what was promised, less those among the last K - 1.
+
+        ``unknown``: what came before the first outcome counts as missed."""
+        before = {k: max(0, k - 1 - self.count) if unknown else 0 for k in self._rings}
+        known = [
+            (m, k, self._recent[k] - self._rings[k][0] + before[k]) for m, k in promise.constraints if k in self._rings
+        ]
         return tuple([(k, max(0, m - recent)) for m, k, recent in known])
 
     def keeps(self, promise: Promise) -> bool:

@@ -35,6 +35,14 @@ def test_what_may_still_be_missed_is_what_was_promised_less_the_misses_that_are_
     assert tracked(fates, 5).left(PROMISE) == ((5, left[1]),), "what is not tracked is not told"
 
 
+@pytest.mark.parametrize(
+    ("fates", "left"),
+    [("", (0, 0)), (".", (0, 0)), ("..", (1, 0)), ("...", (1, 1)), ("..x.", (0, 1)), ("....", (1, 2))],
+)
+def test_a_past_that_is_not_known_leaves_what_it_would_if_it_were_missed(fates: str, left: tuple[int, int]) -> None:
+    assert tracked(fates, 3, 5).left(PROMISE, unknown=True) == ((3, left[0]), (5, left[1]))
+
+
 def test_counts_go_on_from_those_of_another_and_the_worst_of_both_is_kept() -> None:
     tracker = tracked("x", 3, 5)
     tracker.continues(10, 4, 3, {3: 2, 9: 8})

@@ -224,7 +224,11 @@ def test_a_stream_goes_on_with_what_was_counted_before_it_came_here() -> None:
     unknown = query(20, "sight", "b")
     assert made.arrived(unknown) is None
     told = made.ended(unknown, True)
-    assert told is not None and (told.queries, told.left) == (1, ((10, 1),))
+    assert told is not None and (told.queries, told.left) == (1, ((10, 0),)), "its past counts as missed"
+    new = query(0, "sight", "c")
+    assert made.arrived(new) is None
+    told = made.ended(new, True)
+    assert told is not None and (told.queries, told.left) == (1, ((10, 1),)), "it has none"
 
 
 def test_the_apps_own_stream_is_counted_in_this_places_turns_and_what_is_left_of_it_others_know_too() -> None:
