@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.sluice.catalogue.broker_log import BrokerLog
 from sluicegate.sluice.settings.settings import Settings
 from sluicegate.stages.fronts.http_auth import netloc
@@ -152,6 +152,9 @@ def open_broker(settings: Settings, run: Path | None = None, broker: str | None 
     on the embedded broker, or the newest finished run, in this order.
     """
     if run is not None:
+        if broker is not None:
+            told = f"means nothing with a run's folder ({run}), whose topics are read; leave one of the two out"
+            raise InvalidInputError("--broker", told)
         return connect(f"file://{run.resolve()}")
     url = broker or settings.broker
     if url != "memory://":

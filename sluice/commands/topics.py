@@ -13,6 +13,7 @@ from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.plan import Plan
 from sluicegate.sluice.audit.result_log import read_results
 from sluicegate.sluice.catalogue.documented_apps import app_names, topic_specs
+from sluicegate.sluice.commands.given_options import refuse_given
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, one_line_errors, out, print_json
 from sluicegate.sluice.registration.registry_topic import served_apps
 from sluicegate.sluice.settings.settings import Settings, load
@@ -41,6 +42,7 @@ class Found:
 
 
 def topics(
+    context: typer.Context,
     app: Annotated[list[str] | None, typer.Option("--app", help="For this app; may be given again.")] = None,
     device: Annotated[list[str] | None, typer.Option("--device", help="For this device; may be given again.")] = None,
     broker: Annotated[str | None, typer.Option(help="kafka://host:port")] = None,
@@ -68,6 +70,10 @@ def topics(
         chosen = load(settings, broker=broker, prefix=prefix)
         if sum((create, check, apply, prune, strimzi is not None, markdown)) > 1:
             raise ConfigurationError("--create, --check, --apply, --prune, --strimzi, --markdown: give one of them")
+        if not prune:
+            refuse_given(context, "without --prune", ["yes"])
+        if strimzi is None:
+            refuse_given(context, "without --strimzi CLUSTER", ["user"])
         if create or check or apply or prune:
             asked = _Asked(create, apply, prune, yes)
             failed = asyncio.run(_on_broker(chosen, app or (), device or (), asked, as_json=as_json))

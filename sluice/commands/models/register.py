@@ -20,6 +20,7 @@ from sluicegate.profiles.catalogue.profiler import Effort
 from sluicegate.profiles.catalogue.registered_apps import Record, Registered
 from sluicegate.profiles.formats.catalogue_json import MAX_LATENCY
 from sluicegate.profiles.registration.task_metrics import METRICS
+from sluicegate.sluice.commands.given_options import check_given, given
 from sluicegate.sluice.commands.models.variants import LARGEST, candidate_rows, nothing_to_scale_with
 from sluicegate.sluice.commands.offline.sustain import promise_of
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, print_aside, print_json, steps
@@ -103,12 +104,12 @@ def register_command(
             raise InvalidInputError("--app", "name the app")
         if retire or version is not None:
             mode = "retire" if retire else "version"
-            _check_given(context, f"with --{mode}", "app", mode, *_ANYWAY)
+            check_given(context, f"with --{mode}", "app", mode, *_ANYWAY)
             _change(chosen, app, version, wait, as_json=as_json)
             return
         slo = None if slo_ms is None else slo_ms / 1e3
         if not models and validation is None and any(v is not None for v in (slo, min_accuracy, weight)):
-            _check_given(context, "without models", "app", "slo_ms", "min_accuracy", "weight", *_ANYWAY)
+            check_given(context, "without models", "app", "slo_ms", "min_accuracy", "weight", *_ANYWAY)
             Registered(chosen.home).change(app, slo=slo, min_accuracy=min_accuracy, weight=weight)
             _tell_change(chosen, app, wait, f"{app} is served on other terms", {"app": app}, as_json=as_json)
             return
@@ -128,11 +129,11 @@ def register_command(
             min_accuracy = now.min_accuracy if min_accuracy is None else min_accuracy
             weight = now.weight if weight is None else weight
             promise = now.promise if mcd is None and mk is None else promise
-            varying = varying if _given(context, "varying") else ",".join(s.name for s in now.inputs if s.varying)
+            varying = varying if given(context, "varying") else ",".join(s.name for s in now.inputs if s.varying)
             had = registered.served_record(app)
             assert had is not None  # its models are of it
-            metric = metric if _given(context, "metric") else had.metric
-            counts = counts if _given(context, "threads") else _threads_of(had)
+            metric = metric if given(context, "metric") else had.metric
+            counts = counts if given(context, "threads") else _threads_of(had)
         request = _request(paths, app, validation, metric, slo, counts, repeats, chance, varying, promise)
         request = replace(request, make_family=make_family, min_accuracy=min_accuracy, weight=weight)
         try:
@@ -152,20 +153,6 @@ def _told_as_options() -> Iterator[None]:
         yield
     except InvalidInputError as error:
         raise InvalidInputError(_OPTIONS.get(error.field, error.field), error.problem) from error
-
-
-def _check_given(context: typer.Context, mode: str, *taken: str) -> None:
-    """Raises InvalidInputError for what was given and would do nothing."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if _given(context, name) and name not in taken:
-            shown = "MODEL" if name == "models" else max(parameter.opts, key=len)
-            raise InvalidInputError(shown, f"means nothing {mode}; leave it out")
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _change(settings: Settings, app: str, version: int | None, wait: float, *, as_json: bool) -> None:

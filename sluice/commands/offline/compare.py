@@ -27,6 +27,7 @@ from sluicegate.simulator.scenario.experiment import (
     together,
     with_distances,
 )
+from sluicegate.sluice.commands.given_options import refuse_given
 from sluicegate.sluice.commands.offline.simulate import PROTEANS, SetOption, document_of, save
 from sluicegate.sluice.console import (
     EXIT_FAILED,
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
+    context: typer.Context,
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); examples are in examples/scenarios.")],
     policies: Annotated[
         str | None,
@@ -78,7 +80,11 @@ def compare(
             asked += [f"--set={one}" for one in settings or ()] + (["--json"] if as_json else [])
             raise typer.Exit(_handed_on(scenario, asked))
         base = scenario_of(document, f"scenario {scenario}")
-        _check_used(live, {"--policies": policies, "--report": report}, loads)
+        if live:
+            remedy = "it runs the scenario as it is, once a load, and prints: leave it out; --set changes the scenario"
+            refuse_given(context, "with --live", ["policies", "seeds", "report", "jobs"], remedy)
+        else:
+            refuse_given(context, "without --live", ["loads"], "--set traces.scale=X changes what is simulated")
         if live:
             from sluicegate.sluice.offline.live_vs_simulated import (
                 compare_live,  # the live system is imported only where it runs
@@ -105,15 +111,6 @@ def compare(
         print_json(results)
         return
     _print(base.name, runs, results, base.reference, target)
-
-
-def _check_used(live: bool, simulated: Mapping[str, object], loads: str) -> None:
-    """Raises ConfigurationError for an option that would do nothing; ``simulated``: what is not of live runs."""
-    for option, value in simulated.items():
-        if live and value is not None:
-            raise ConfigurationError(f"{option}: --live runs the scenario as it is, and prints; --set changes it")
-    if loads != _LOADS and not live:
-        raise ConfigurationError("--loads: goes with --live; --set traces.scale=X changes what is simulated")
 
 
 def _handed_on(scenario: Path, options: Sequence[str]) -> int:

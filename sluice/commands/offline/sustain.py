@@ -14,6 +14,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, Profile
 from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
+from sluicegate.sluice.commands.given_options import check_given
 from sluicegate.sluice.commands.offline.sustain_system import show_system
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 from sluicegate.sluice.settings.settings import load
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sustain(
+    context: typer.Context,
     slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Latency objective, milliseconds.")] = None,
     latency_ms: Annotated[
         str | None, typer.Option("--latency-ms", help="Latency of batches, b:ms,… (8:10 = a batch of 8 takes 10 ms).")
@@ -54,6 +56,7 @@ def sustain(
     """The highest rate that is sustained for ever: latency alone, runs of misses (MCD), (m, K), or all together."""
     with one_line_errors():
         if system:
+            check_given(context, "with --system", "system", "config", "as_json")
             show_system(config, as_json)
             return
         if slo_ms is None:

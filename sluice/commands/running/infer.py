@@ -19,6 +19,7 @@ from sluicegate.domain.models.tensor import BYTES
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import PATIENCE, SAID_AFTER, asking, awaited_url, connected
+from sluicegate.sluice.commands.given_options import refuse_given
 from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, check_latency_ms, err, one_line_errors, out, print_json
 from sluicegate.sluice.load.sample_inputs import app_samples
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def infer(
+    context: typer.Context,
     app: Annotated[str, typer.Option("--app", help="The app to ask.")],
     inputs: Annotated[Path | None, typer.Option("--input", help=".npz or .json of arrays by input name.")] = None,
     sample: Annotated[int, typer.Option(min=0, help="Without --input: which held-out sample to send.")] = 0,
@@ -63,6 +65,7 @@ def infer(
         check_latency_ms(latency_ms)
         chosen = load(settings, prefix=prefix)
         if inputs is not None:
+            refuse_given(context, "with --input, which is what is sent", ["sample"])
             _check_there(inputs)  # before a system is waited for
         missing = "nothing to ask: start `sluice up`, or give --broker kafka://host:port"
         url = awaited_url(chosen, broker, missing, within=PATIENCE, say=_say)

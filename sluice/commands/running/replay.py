@@ -90,6 +90,10 @@ def trace_spec(trace: str, kind: str | None, *, qps: str | None, **options: Any)
     """The trace that the command line means. Raises ConfigurationError naming what is wrong."""
     values: dict[str, Any] = dict(options)
     values["format"] = kind or guess(trace)
+    if values["format"] == "generator" != trace:
+        raise ConfigurationError(
+            f"TRACE {trace}: means nothing with --format generator; leave out --format, or give 'generator' for TRACE"
+        )
     if values["format"] != "generator":
         values["path"] = Path(trace)
     if qps is not None:
