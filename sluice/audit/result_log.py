@@ -1,12 +1,15 @@
 """Reading result topics for people: following them, and finding what became of an id."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.query import QueryKey
 from sluicegate.streams.ports import Broker, Record, TopicPartition, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+
+
+def _nothing(_: Record) -> None: ...
 
 
 async def result_topics(broker: Broker, topics: Topics, apps: Sequence[str] = ()) -> list[TopicPartition]:
@@ -22,9 +25,17 @@ async def result_topics(broker: Broker, topics: Topics, apps: Sequence[str] = ()
 
 
 async def read_results(
-    broker: Broker, partitions: Sequence[TopicPartition], *, follow: bool, start_at: str = "beginning"
+    broker: Broker,
+    partitions: Sequence[TopicPartition],
+    *,
+    follow: bool,
+    start_at: str = "beginning",
+    damaged: Callable[[Record], None] = _nothing,
 ) -> AsyncIterator[Record]:
-    """Results from the beginning (or "end") on; without ``follow`` up to the end that was seen at the start."""
+    """Results from the beginning (or "end") on; without ``follow`` up to the end that was seen at the start.
+
+    Records that cannot be read are passed over; ``damaged`` is told of them.
+    """
     if not partitions:
         return
     consumer = broker.consumer(partitions=list(partitions), start_at=start_at)
@@ -35,6 +46,7 @@ async def read_results(
         while unread or follow:
             for record in await consumer.get_many(wait=0.5, max_records=1000):
                 if isinstance(record, Unreadable):
+                    damaged(record)
                     continue
                 if follow or record.offset < ends[TopicPartition(record.topic, record.partition)]:
                     yield record
@@ -44,13 +56,36 @@ async def read_results(
 
 
 async def find_results(
-    broker: Broker, topics: Topics, query_id: str, *, app: str | None = None, source: str | None = None
+    broker: Broker,
+    topics: Topics,
+    query_id: str,
+    *,
+    app: str | None = None,
+    source: str | None = None,
+    passed_over: Callable[[Record], None] = _nothing,
 ) -> dict[QueryKey, Record]:
-    """The first outcome of every query with this id, of ``app`` and ``source`` only where given."""
+    """The first outcome of every query with this id, of ``app`` and ``source`` only where given.
+
+    ``passed_over`` is told of records that may have been meant as one: damaged ones, and what of this id, or of none,
+    is no outcome.
+    """
     partitions = await result_topics(broker, topics, () if app is None else (app,))
     found: dict[QueryKey, Record] = {}
-    async for record in read_results(broker, partitions, follow=False):
+    async for record in read_results(broker, partitions, follow=False, damaged=passed_over):
+        named = codec.query_id_of(record)
+        if named not in (None, query_id):
+            continue
         key = QueryKey(topics.app_of(record.topic) or "", codec.query_source_of(record), query_id)
-        if codec.query_id_of(record) == query_id and source in (None, key.source):
+        if named is None or not _is_outcome(record):
+            passed_over(record)
+        elif source in (None, key.source):
             found.setdefault(key, record)
     return found
+
+
+def _is_outcome(record: Record) -> bool:
+    try:
+        codec.decode_outcome(record)
+    except InvalidInputError:
+        return False
+    return True

@@ -21,6 +21,7 @@ from sluicegate.streams.ports import Broker
 from sluicegate.streams.topics import Topics
 
 STATUS = "status"
+_NOTHING = "nothing to audit"
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +52,7 @@ def audit(
         report = asyncio.run(_audit(open_broker(chosen, run, broker), Topics(chosen.prefix), windows))
     if as_json:
         broken = {name: getattr(report, name) for name in ("promises_broken", "promises_unannounced")}
-        print_json({**broken, **asdict(report), "balanced": report.balanced})
+        print_json({**broken, **asdict(report), "balanced": report.balanced, "verdict": verdict(report)})
     else:
         out.print(table(report))
         if report.promises:
@@ -71,12 +72,18 @@ async def _audit(broker: Broker, topics: Topics, windows: str | None) -> AuditRe
         await broker.close()
 
 
+def verdict(report: AuditReport) -> str:
+    """In a word or two."""
+    if not report.balanced:
+        return "NOT balanced"
+    return "balanced" if report.queries + report.outcomes + report.dead_letters else _NOTHING
+
+
 def table(report: AuditReport) -> Table:
     """The report as a terminal table."""
-    counted = report.queries + report.outcomes + report.dead_letters
-    verdict = ("balanced" if counted else "nothing to audit") if report.balanced else "NOT balanced"
-    shown = Table(title=f"Audit: {verdict}")
-    if not counted:
+    found = verdict(report)
+    shown = Table(title=f"Audit: {found}")
+    if found == _NOTHING:
         shown.caption = "no query was asked here; is it the broker, run or --prefix that was meant?"
     shown.add_column("what")
     shown.add_column("count", justify="right")

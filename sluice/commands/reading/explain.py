@@ -47,7 +47,10 @@ def explain(
     with one_line_errors():
         chosen = load(settings, prefix=prefix)
         where = open_broker(chosen, run, broker)
-        found, plan = asyncio.run(_find(where, Topics(chosen.prefix), query_id, app, source))
+        found, plan, passed_over = asyncio.run(_find(where, Topics(chosen.prefix), query_id, app, source))
+    if passed_over:
+        others = f"passed over {passed_over} record{'s' * (passed_over > 1)} on result topics: damaged, or no outcome"
+        err.print(others, markup=False, highlight=False, soft_wrap=True)
     if found is None:
         err.print(f"no outcome of {escape(query_id)} yet; `sluice audit` tells whether it was asked")
         raise typer.Exit(EXIT_FAILED)
@@ -62,9 +65,10 @@ def explain(
 
 async def _find(
     broker: Broker, topics: Topics, query_id: str, app: str | None, source: str | None
-) -> tuple[Record | None, Plan | None]:
+) -> tuple[Record | None, Plan | None, int]:
+    junk: list[Record] = []
     try:
-        candidates = await find_results(broker, topics, query_id, app=app, source=source)
+        candidates = await find_results(broker, topics, query_id, app=app, source=source, passed_over=junk.append)
         if len(candidates) > 1:
             listed = "; ".join(f"--app {key.app} --source {key.source!r}" for key in sorted(candidates)[:_LISTED])
             more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
@@ -72,7 +76,7 @@ async def _find(
         found = next(iter(candidates.values()), None)
         epoch = codec.decode_outcome(found).outcome.epoch if found else None
         plan = await _plan_of(broker, topics, epoch) if epoch else None
-        return found, plan
+        return found, plan, len(junk)
     finally:
         await broker.close()
 

@@ -1,0 +1,92 @@
+"""Commands that read the topics of a run, where strangers and accidents have written too, or nobody has."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.domain.query import Query
+from sluicegate.sluice.commands.reading import audit, explain, results
+from sluicegate.sluice.main import app, register_all
+from sluicegate.streams.memory.broker import MemoryBroker
+from sluicegate.streams.ports import Consumer, Record, TopicSpec, Unreadable
+from sluicegate.streams.records import codec
+from sluicegate.streams.records.codec_types import Message
+from sluicegate.streams.topics import Topics
+
+RESULTS = Topics().results("toy")
+JUNK = b"junk"
+
+
+class Damaging(MemoryBroker):
+    """A broker that cannot read what says so."""
+
+    def consumer(self, **options: object) -> "Damaged":  # type: ignore[override]
+        return Damaged(super().consumer(**options))  # type: ignore[arg-type]
+
+
+class Damaged:
+    """Its consumer."""
+
+    def __init__(self, inner: Consumer) -> None:
+        self._inner = inner
+        self.start, self.stop = inner.start, inner.stop
+        self.beginning_offsets, self.end_offsets = inner.beginning_offsets, inner.end_offsets
+        self.position = inner.position
+
+    async def get_many(self, *, wait: float, max_records: int = 500) -> Sequence[Record]:
+        found = await self._inner.get_many(wait=wait, max_records=max_records)
+        return [Unreadable.at(*r[:3], r.timestamp, "cut off") if r.value == b"damaged" else r for r in found]
+
+
+def ended(query_id: str) -> Message:
+    query = Query(id=query_id, app="toy", arrival=1.0, deadline=2.0, source="/me")
+    return codec.encode_outcome(Outcome.of(query, OutcomeKind.EXPIRED, 1.5), [])
+
+
+async def written(*messages: Message) -> MemoryBroker:
+    broker = Damaging()
+    await broker.admin().create_topics([TopicSpec(name=RESULTS)])
+    producer = broker.producer()
+    await producer.start()
+    for message in messages:
+        await (await producer.send(RESULTS, message.value, key=message.key, headers=message.headers))
+    await producer.stop()
+    return broker
+
+
+def run(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, *asked: str) -> Result:
+    for command in (audit, explain, results):
+        monkeypatch.setattr(command, "open_broker", lambda *_: broker)
+    register_all(asked[0])
+    return CliRunner().invoke(app, asked)
+
+
+def test_a_query_is_explained_past_records_that_are_none_and_how_many_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = ended("q7")
+    of_this_id = replace(mine, value=JUNK)
+    of_none = Message(JUNK, None)
+    damaged = Message(b"damaged", None)
+    of_another = replace(ended("q8"), value=JUNK)
+    broker = asyncio.run(written(of_this_id, of_none, damaged, of_another, mine))
+    told = run(broker, monkeypatch, "explain", "q7", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["id"] == "q7"
+    assert told.stderr == "passed over 3 records on result topics: damaged, or no outcome\n"
+    broker = asyncio.run(written(of_this_id))
+    told = run(broker, monkeypatch, "explain", "q7")
+    assert told.exit_code == 1 and told.stderr.startswith("passed over 1 record on result topics"), told.stderr
+    assert "no outcome of q7 yet" in told.stderr
+
+
+@pytest.mark.parametrize(("messages", "verdict"), [((), "nothing to audit"), ((ended("q9"),), "NOT balanced")])
+def test_the_verdict_of_an_audit_is_in_its_json(
+    messages: tuple[Message, ...], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = run(asyncio.run(written(*messages)), monkeypatch, "audit", "--json")
+    assert json.loads(told.stdout)["verdict"] == verdict
