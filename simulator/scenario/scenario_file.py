@@ -5,6 +5,7 @@ and every error is one line that names the field.
 """
 
 import copy
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def read_scenario(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     what = f"scenario {path}"
     read = read_mapping(path, what)
     if {"pools", "profiles"} <= read.keys():
-        raise ConfigurationError(f"{what}: is a problem; sluice plan --problem {path} plans it")
+        raise ConfigurationError(f"{what}: is a problem; sluice plan --problem {shlex.quote(str(path))} plans it")
     document = {key: expanded(value, environment, what) for key, value in read.items()}
     return _anchored(document, path.parent)
 

@@ -7,6 +7,7 @@ one is named by its place in the file, as answers call pools: ``pools.gpu#1``; `
 """
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigurationError(f"{what}: is not a mapping with apps, pools and profiles")
     if {"catalogue", "traces"} <= document.keys():
-        raise ConfigurationError(f"{what}: is a scenario; sluice simulate {path} runs it")
+        raise ConfigurationError(f"{what}: is a scenario; sluice simulate {shlex.quote(str(path))} runs it")
     return document
 
 

@@ -70,7 +70,9 @@ async def _find(
     try:
         candidates = await find_results(broker, topics, query_id, app=app, source=source, passed_over=junk.append)
         if len(candidates) > 1:
-            listed = "; ".join(f"--app {key.app} --source {key.source!r}" for key in sorted(candidates)[:_LISTED])
+            listed = "; ".join(
+                f"--app {key.app} --source {_quoted(key.source)}" for key in sorted(candidates)[:_LISTED]
+            )
             more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
             raise InvalidInputError("QUERY_ID", f"{query_id} names {len(candidates)} queries: give {listed}{more}")
         found = next(iter(candidates.values()), None)
@@ -79,6 +81,11 @@ async def _find(
         return found, plan, len(junk)
     finally:
         await broker.close()
+
+
+def _quoted(text: str) -> str:
+    """For a shell, in quotes whatever it is."""
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 async def _plan_of(broker: Broker, topics: Topics, epoch: tuple[int, int]) -> Plan | None:

@@ -1,6 +1,7 @@
 """``sluice broker``: an Apache Kafka of one's own on this machine, for those without Docker."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.local_kafka.broker import LocalBroker, LocalBrokerStatus, Progress
+from sluicegate.streams.local_kafka.security import LocalSecurity
 
 broker = typer.Typer(
     name="broker",
@@ -65,15 +67,7 @@ def start(
     if port and status.port != port:
         told = f"it runs already, on port {status.port}; for port {port} stop it first, or name another --dir"
         err.print(told, highlight=False, soft_wrap=True)
-    _show(status, as_json=as_json)
-    if local.security is not None and not as_json:
-        first = local.security.users[0]
-        out.print(
-            f"export SLUICE_KAFKA__PROTOCOL=SASL_SSL SLUICE_KAFKA__CA_FILE={local.security.ca_file} "
-            f"SLUICE_KAFKA__USERNAME={first} SLUICE_KAFKA__PASSWORD_FILE={local.security.password_file(first)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+    _show(status, as_json=as_json, security=local.security)
 
 
 @broker.command()
@@ -109,9 +103,10 @@ def _of(
     return LocalBroker(folder or home / "broker", home=home, heap_mb=heap_mb, users=users, nodes=nodes)
 
 
-def _show(found: LocalBrokerStatus, *, as_json: bool) -> None:
+def _show(found: LocalBrokerStatus, *, as_json: bool, security: LocalSecurity | None = None) -> None:
+    settings = {} if security is None else _settings_for(security)
     if as_json:
-        print_json(asdict(found))
+        print_json({**asdict(found), **({} if security is None else {"environment": settings})})
         return
     running = [node for node in found.nodes if node.running]
     if not running:
@@ -123,6 +118,20 @@ def _show(found: LocalBrokerStatus, *, as_json: bool) -> None:
     if found.missing:
         lacks = ", ".join(f"node {node}" for node in found.missing)
         out.print(f"{lacks} of {len(found.nodes)} is down: `sluice broker start` starts it again", highlight=False)
+    if settings:
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
+        out.print(f"export {given}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _settings_for(security: LocalSecurity) -> Mapping[str, str]:
+    """What the environment says to those who connect as the first user; the password lies in a file."""
+    first = security.users[0]
+    return {
+        "SLUICE_KAFKA__PROTOCOL": "SASL_SSL",
+        "SLUICE_KAFKA__CA_FILE": str(security.ca_file),
+        "SLUICE_KAFKA__USERNAME": first,
+        "SLUICE_KAFKA__PASSWORD_FILE": str(security.password_file(first)),
+    }
 
 
 @contextmanager
