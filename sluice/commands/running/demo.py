@@ -3,14 +3,16 @@
 import asyncio
 import shlex
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.table import Table
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
 from sluicegate.sluice.catalogue.run_folders import new_run_folder
 from sluicegate.sluice.console import (
@@ -55,6 +57,9 @@ def demo(
         require_plots()
         check_writable(report / "index.html", "--report")
         chosen = load(settings, broker=broker, record=record or None)
+        if chosen.fake_gpu is not None:
+            told = "the demo runs its models, which emulated GPUs do not; leave it out, or serve by `sluice up`"
+            raise ConfigurationError(f"fake_gpu {chosen.fake_gpu}: {told}")
         chosen = chosen.model_copy(
             update={
                 "apps": chosen.apps or ("digits", "signals"),
@@ -93,7 +98,7 @@ def demo(
 
         page = write_report(result, catalogue, report)
     if as_json:
-        print_json(result.summary)
+        print_json(document(result.summary, page, folder, chosen))
     else:
         out.print(result.summary["first_line"], highlight=False)
         out.print(table(result))
@@ -101,6 +106,11 @@ def demo(
             out.print(line, markup=False, highlight=False, soft_wrap=True)
     if result.summary["lost"] or result.summary["duplicates"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def document(summary: Mapping[str, Any], page: Path, folder: Path, settings: Settings) -> dict[str, Any]:
+    """The summary, and where the rest is that is known of the run."""
+    return {**summary, "report": str(page), "run": str(folder), "broker": settings.broker, "prefix": settings.prefix}
 
 
 def reading_on(settings: Settings, folder: Path, file: Path | None) -> list[str]:
