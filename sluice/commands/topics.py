@@ -99,6 +99,7 @@ async def _on_broker(
     if not settings.broker.startswith("kafka://"):
         raise ConfigurationError("topics are compared with Apache Kafka: give --broker kafka://host:port")
     broker = KafkaBroker(settings.broker.removeprefix("kafka://"), settings.kafka.settings())
+    deleted: tuple[str, ...] = ()
     try:
         found = await _look(broker, settings, apps, devices, prune=asked.prune)
         if asked.create:
@@ -106,13 +107,14 @@ async def _on_broker(
         elif asked.apply:
             await _apply(broker, found)
         elif asked.prune and asked.yes and found.unserved:
-            await broker.admin().delete(found.unserved)
+            deleted = found.unserved
+            await broker.admin().delete(deleted)
         if asked.create or asked.apply or (asked.prune and asked.yes):
             found = await _look(broker, settings, apps, devices, prune=asked.prune)
     finally:
         await broker.close()
     if asked.prune:
-        _tell_unserved(found, as_json=as_json)
+        _tell_unserved(found, deleted, as_json=as_json)
         return False
     _tell_differences(found, as_json=as_json)
     if asked.create:
@@ -233,12 +235,22 @@ def _tell_differences(found: Found, *, as_json: bool) -> None:
         out.print("`sluice topics --apply` makes them so", highlight=False)
 
 
-def _tell_unserved(found: Found, *, as_json: bool) -> None:
+def _tell_unserved(found: Found, deleted: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        print_json({"unserved": list(found.unserved)})
-    elif not found.unserved:
+        print_json({"unserved": list(found.unserved), "deleted": list(deleted)})
+        return
+    if deleted:
+        for name in deleted:
+            out.print(name, highlight=False, soft_wrap=True)
+        out.print(f"{_counted(deleted)} that nobody served: deleted, with all that was in them", highlight=False)
+    if not found.unserved:
         out.print("every topic of an app or device belongs to one that is served", highlight=False)
     else:
         for name in found.unserved:
             out.print(name, highlight=False, soft_wrap=True)
-        out.print(f"{len(found.unserved)} topics that nobody serves: add --yes to delete them", highlight=False)
+        told = f"{_counted(found.unserved)} that nobody serves; nothing was deleted: add --yes to delete them"
+        out.print(told if not deleted else f"{_counted(found.unserved)} that nobody serves", highlight=False)
+
+
+def _counted(topics: Sequence[str]) -> str:
+    return f"{len(topics)} topic{'s' * (len(topics) != 1)}"
