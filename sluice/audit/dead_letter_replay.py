@@ -66,6 +66,8 @@ class ReplayBook:
     max_replays: int = MAX_REPLAYS
     others: set[str] = field(default_factory=set)
     """Of dead letters that are not meant, reason and app of some."""
+    apps: set[str] = field(default_factory=set)
+    """That have dead letters or topics."""
     _letters: list[DeadLetter] = field(default_factory=list)
     _dead: dict[Place, str] = field(default_factory=dict)
     _wanted: set[Place] = field(default_factory=set)
@@ -81,6 +83,8 @@ class ReplayBook:
             return
         self._dead[letter.origin] = letter.reason
         app = self.topics.app_of(letter.origin[0])
+        if app is not None:
+            self.apps.add(app)
         if self.chosen.takes(letter, app):
             self._letters.append(letter)
             self._wanted.add(letter.origin)
@@ -170,6 +174,7 @@ async def read_replays(broker: Broker, book: ReplayBook) -> tuple[Replay, ...]:
     """Read all dead letters, query records and outcomes of the book's prefix that there are; what comes of them."""
     names, topics = await broker.admin().topics(), book.topics
     await read_whole(broker, {n for n in names if n == topics.dead_letters}, book.add_dead_letter)
+    book.apps.update(app for app in map(topics.app_of, names) if app is not None)
     await read_whole(broker, _of(book, {n for n in names if topics.is_queries(n)}), book.add_query)
     await read_whole(broker, _of(book, {n for n in names if topics.is_results(n)}), book.add_result)
     return book.plan()

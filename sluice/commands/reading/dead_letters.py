@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sluicegate.domain.errors import ConfigurationError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.sluice.audit.dead_letter_replay import (
     MAX_REPLAYS,
     Chosen,
@@ -113,6 +113,9 @@ def replay(
 async def _look(broker: Broker, book: ReplayBook, *, write: bool) -> Sequence[Replay]:
     try:
         found = await read_replays(broker, book)
+        if strange := sorted(book.chosen.apps - book.apps):
+            there = ", ".join(sorted(book.apps)) or "none"
+            raise InvalidInputError("--app", f"{strange[0]!r:.80} has no topics there; apps that have: {there}")
         return await write_replays(broker, found) if write else found
     finally:
         await broker.close()

@@ -69,6 +69,11 @@ async def _find(
     junk: list[Record] = []
     try:
         candidates = await find_results(broker, topics, query_id, app=app, source=source, passed_over=junk.append)
+        if source is not None and not candidates:
+            others = sorted({key.source for key in await find_results(broker, topics, query_id, app=app)})
+            if others:
+                some = ", ".join(map(_quoted, others[:_LISTED]))
+                raise InvalidInputError("--source", f"{source!r:.80} has not asked {query_id}; who has: {some}")
         if len(candidates) > 1:
             listed = "; ".join(
                 f"--app {key.app} --source {_quoted(key.source)}" for key in sorted(candidates)[:_LISTED]

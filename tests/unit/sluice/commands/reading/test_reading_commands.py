@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sluicegate.domain.outcome import Outcome, OutcomeKind
 from sluicegate.domain.query import Query
-from sluicegate.sluice.commands.reading import audit, explain, results
+from sluicegate.sluice.commands.reading import audit, dead_letters, explain, results
 from sluicegate.sluice.main import app, register_all
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Consumer, Record, TopicSpec, Unreadable
@@ -61,7 +61,7 @@ async def written(*messages: Message) -> MemoryBroker:
 
 
 def run(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, *asked: str) -> Result:
-    for command in (audit, explain, results):
+    for command in (audit, dead_letters, explain, results):
         monkeypatch.setattr(command, "open_broker", lambda *_: broker)
     register_all(asked[0])
     return CliRunner().invoke(app, asked)
@@ -90,3 +90,17 @@ def test_the_verdict_of_an_audit_is_in_its_json(
 ) -> None:
     told = run(asyncio.run(written(*messages)), monkeypatch, "audit", "--json")
     assert json.loads(told.stdout)["verdict"] == verdict
+
+
+def test_a_source_that_has_not_asked_is_refused_with_those_that_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = asyncio.run(written(ended("q7")))
+    told = run(broker, monkeypatch, "explain", "q7", "--source", "/you")
+    assert (told.exit_code, told.stderr) == (2, "error --source: '/you' has not asked q7; who has: '/me'\n")
+
+
+def test_an_app_that_is_not_there_has_no_dead_letters_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = asyncio.run(written(ended("q7")))
+    told = run(broker, monkeypatch, "dead-letters", "list", "--app", "toys")
+    assert (told.exit_code, told.stderr) == (2, "error --app: 'toys' has no topics there; apps that have: toy\n")
+    told = run(broker, monkeypatch, "dead-letters", "list", "--app", "toy")
+    assert (told.exit_code, told.stdout) == (0, "0 dead letters\n")
