@@ -1,4 +1,4 @@
-"""A producer on librdkafka whose client meets an error that it cannot outlive: nothing waits for it for ever."""
+"""A producer on librdkafka that meets errors: of its client, for good, or of a record. Nothing waits for ever."""
 
 import asyncio
 import time
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.ports import BrokerError, DeliveryError
+from sluicegate.streams.ports import BrokerError, DeliveryError, Written
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'sluicegate[rdkafka]'")
 
@@ -25,15 +26,18 @@ WITHIN = 5.0
 class Library:
     """Stands for the library's producer, which acknowledges what is polled for until it ``fails``."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int, never: frozenset[bytes]) -> None:
+        self._batch = batch
         self.fails = False
         self.refuses: KafkaException | None = None
-        self._queued: list[Any] = []
+        self.never = never
+        """Batches with any of these are refused."""
+        self._queued: list[tuple[bytes, Any]] = []
 
     def produce(self, topic: str, value: bytes, *_: object, on_delivery: Any, **_more: object) -> None:
         if self.refuses is not None:
             raise self.refuses
-        self._queued.append(on_delivery)
+        self._queued.append((value, on_delivery))
 
     def poll(self, timeout: float) -> None:
         if self.fails:
@@ -46,8 +50,12 @@ class Library:
 
     def _settle(self, error: KafkaError | None) -> None:
         queued, self._queued = self._queued, []
-        for told in queued:
-            told(error, SimpleNamespace(partition=lambda: 3, offset=lambda: 70))
+        while queued:
+            batch, queued = queued[: self._batch], queued[self._batch :]
+            refused = any(value in self.never for value, _ in batch)
+            for _, told in batch:
+                fate = KafkaError(KafkaError.INVALID_TIMESTAMP) if refused else error
+                told(fate, SimpleNamespace(partition=lambda: 3, offset=lambda: 70))
 
 
 class Counts:
@@ -60,8 +68,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Library]:
     """Clients of the library, in the order in which they were made."""
     clients: list[Library] = []
 
-    def make(_properties: object) -> Library:
-        clients.append(Library())
+    def make(properties: Mapping[str, Any]) -> Library:
+        never = clients[-1].never if clients else frozenset[bytes]()
+        clients.append(Library(properties.get("batch.num.messages", 500), never))
         return clients[-1]
 
     monkeypatch.setattr(rdkafka, "Producer", make)
@@ -107,3 +116,16 @@ async def test_what_the_client_refuses_otherwise_is_an_error_of_the_broker(made:
     async with asyncio.timeout(WITHIN):
         await producer.stop()
     assert len(made) == 1
+
+
+async def test_a_record_that_the_broker_refuses_is_refused_and_those_of_its_batch_are_written(
+    made: list[Library],
+) -> None:
+    producer = await started()
+    made[0].never = frozenset({b"old"})
+    old, good = await producer.send("t", b"old"), await producer.send("t", b"good")
+    async with asyncio.timeout(WITHIN):
+        with pytest.raises(InvalidInputError, match="topic t does not take it"):
+            await old
+        assert await good == Written("t", 3, 70)
+        await producer.stop()
