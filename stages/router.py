@@ -38,6 +38,7 @@ from sluicegate.policies.serving.router import Ignore, LookedUp, LookUp, RouterA
 from sluicegate.profiles.catalogue.catalogue import Catalogue
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.work_topics import WorkTopics
+from sluicegate.stages.runtime.broker_patience import patiently
 from sluicegate.stages.runtime.consumer_loop import Intake, Overlaps, Reading, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
@@ -138,10 +139,13 @@ class RouterStage:
         ]
         tasks = [asyncio.create_task(f.run(stop)) for f in followers]
         tasks += [asyncio.create_task(self._tell_alive()), asyncio.create_task(self._outbox.failure())]
-        self._partitions = (await self._broker.admin().partitions([self._topic])).get(self._topic, 0)
-        if self._reading.chained:
-            tasks.append(asyncio.create_task(self._watch_read_up()))
         try:
+            counts = await patiently(lambda: self._broker.admin().partitions([self._topic]), self.name, stop)
+            if counts is None:
+                return
+            self._partitions = counts.get(self._topic, 0)
+            if self._reading.chained:
+                tasks.append(asyncio.create_task(self._watch_read_up()))
             await self._intake.run(self._take, stop, beside=tasks)
         finally:
             self._wakes.cancel()

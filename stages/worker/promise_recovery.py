@@ -31,8 +31,8 @@ async def recall(broker: Broker, topics: Topics, apps: Mapping[str, App]) -> Rec
         return found
     # From the beginning where retention has gone past what is sought: from the end nothing would be read.
     consumer = broker.consumer(partitions=partitions, start_at="beginning")
-    await consumer.start()
     try:
+        await consumer.start()
         ends = await consumer.end_offsets(partitions)
         for partition in partitions:
             await consumer.seek(partition, max(0, ends[partition] - _IN_FLIGHT - remember))

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from sluicegate.domain.actions import Acknowledge, Announce
+from sluicegate.domain.errors import SluiceError
 from sluicegate.domain.events import PlanAcknowledged, PlanPublished
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.tensor import Tensor
@@ -66,6 +67,7 @@ from sluicegate.stages.following.answered import answered_by
 from sluicegate.stages.following.control_follower import Follower
 from sluicegate.stages.following.served_apps import ServedApps, not_served
 from sluicegate.stages.runtime.background_tasks import BackgroundTasks
+from sluicegate.stages.runtime.broker_patience import patiently
 from sluicegate.stages.runtime.consumer_loop import Intake, topic_seen
 from sluicegate.stages.runtime.decision_log import Handle
 from sluicegate.stages.runtime.outbox import Outbox
@@ -336,7 +338,10 @@ class WorkerStage:
 
     async def _recall(self) -> None:
         if self.options.promised:
-            self.tell(Recalled((await recall(self._broker, self._topics, self.options.promised)).streams))
+            read = partial(recall, self._broker, self._topics, self.options.promised)
+            found = await patiently(read, self.name, self._session)
+            if found is not None:
+                self.tell(Recalled(found.streams))
 
     async def _serve_while_named(self, stop: asyncio.Event) -> None:
         """One session of reading: from being named in a plan until that ends."""
@@ -351,6 +356,10 @@ class WorkerStage:
         if not self.core.named:  # a later plan, read in the same breath, did not
             return
         await self._recall()
+        await patiently(self._read, self.name, self._session)
+
+    async def _read(self) -> None:
+        """Until the session ends. Raises BrokerError where it could not begin."""
         group = self._topics.worker_group(self.device.name)
         intake = self._answers.intake = Intake(
             self._make_consumer,
@@ -361,7 +370,12 @@ class WorkerStage:
             answers=topic_seen(self._broker, self._topics.status),
             bury=lambda record, error: self._answers.buried(record, error, self._clock.wall()),
         )
-        await intake.run(self._take, self._session, after_start=self._seek_to_fence)
+        try:
+            await intake.run(self._take, self._session, after_start=self._seek_to_fence)
+        except BrokerError as error:
+            if intake.read:  # what came is held here, and would come again
+                raise SluiceError(f"{self.name}: {error}") from error
+            raise
 
     def _make_consumer(self, intake: Intake) -> Consumer:
         work = TopicPartition(self._topics.work(self.device.name), 0)
