@@ -43,6 +43,9 @@ from sluicegate.planner.control.events import (
 AGAIN = 0.5
 """Seconds between sweeps of one device."""
 
+MOST_READ = 4096
+"""Announcements of others that are kept."""
+
 _GONE = "has no work topic any more"
 
 ReclaimEvent = SweepBegan | WorkLeft | TooLarge | Swept | SweepFailed
@@ -100,8 +103,11 @@ class Reclaiming:
         self._sweeps.clear()
 
     def read(self, app: str, device: str, *, on: bool) -> None:
-        """Another leader has announced safe mode for the sake of ``device``, or its end."""
-        (self._announced.add if on else self._announced.discard)((app, device))
+        """Another leader has announced safe mode for the sake of ``device``, or its end; or a stranger, at will."""
+        if not on:
+            self._announced.discard((app, device))
+        elif len(self._announced) < MOST_READ:
+            self._announced.add((app, device))
 
     def taken_over(self, living: Collection[str], there: Collection[str]) -> list[SafeMode]:
         """A term began while these lived, and ``there`` had work topics: what stands of those that live and wait for no

@@ -114,7 +114,7 @@ class PlannerStage:
         self._topics = connections.topics
         self._clock = connections.clock
         self._meters = connections.telemetry.meters
-        self._safe_modes = SafeModes(self._meters)
+        self._safe_modes = SafeModes(self._meters, apps)
         self._core = core
         self._handle = handle
         self._solver = solver
@@ -186,6 +186,7 @@ class PlannerStage:
     async def registered(self, served: Catalogue) -> None:
         """Other apps or variants are served from now on."""
         self._reclaimer.registered(served.apps)
+        self._safe_modes.registered(served.apps)
         self._tell(served.registered)
 
     async def _pause(self) -> None:

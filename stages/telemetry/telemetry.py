@@ -32,6 +32,7 @@ class Slice(Protocol):
         ...
 
 
+_STANDING = 4096
 _BY_APP = ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses")
 _OF_A_PLAN = ("sluice_plan_solve_seconds", "sluice_plan_objective", "sluice_plan_bound", "sluice_devices_planned")
 
@@ -78,17 +79,33 @@ def count_plan(meters: Meters, plan: Plan) -> None:
 
 
 class SafeModes:
-    """What planners have announced, as the status topic has it: an app is in safe mode while it is for any device."""
+    """What planners have announced, as the status topic has it: an app is in safe mode while it is for any device.
 
-    def __init__(self, meters: Meters) -> None:
+    Anybody's keys stand on that topic: told are ``apps`` alone, which are served, and no more than ``_STANDING`` kept.
+    """
+
+    def __init__(self, meters: Meters, apps: Iterable[str]) -> None:
         self._meters = meters
+        self._subjects = {f"app:{app}" for app in apps}
         self._standing: set[tuple[str, str]] = set()
+
+    def registered(self, apps: Iterable[str]) -> None:
+        """These are served from now on."""
+        before, self._subjects = self._subjects, {f"app:{app}" for app in apps}
+        for subject in before - self._subjects:
+            self._meters.clear("sluice_safe_mode", subject, "planner")
+        for subject in {subject for subject, _ in self._standing} & self._subjects:
+            self._meters.set("sluice_safe_mode", 1.0, subject, "planner")
 
     def told(self, subject: str, device: str, *, on: bool) -> None:
         """``subject`` is in safe mode for the sake of ``device``, or no more."""
-        (self._standing.add if on else self._standing.discard)((subject, device))
-        stands = any(one == subject for one, _ in self._standing)
-        self._meters.set("sluice_safe_mode", float(stands), subject, "planner")
+        if not on:
+            self._standing.discard((subject, device))
+        elif len(self._standing) < _STANDING:
+            self._standing.add((subject, device))
+        if subject in self._subjects:
+            stands = any(one == subject for one, _ in self._standing)
+            self._meters.set("sluice_safe_mode", float(stands), subject, "planner")
 
 
 @dataclass(slots=True)

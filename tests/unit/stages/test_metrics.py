@@ -15,7 +15,7 @@ from sluicegate.stages.runtime.system_clock import SystemClock
 from sluicegate.stages.telemetry.metric_catalogue import BY_NAME, CATALOGUE, Kind, as_markdown
 from sluicegate.stages.telemetry.metrics import Meters, Told
 from sluicegate.stages.telemetry.process_notices import Notices
-from sluicegate.stages.telemetry.telemetry import buried
+from sluicegate.stages.telemetry.telemetry import SafeModes, buried
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record, Unreadable
 from sluicegate.streams.records import codec
@@ -153,3 +153,19 @@ def test_what_is_not_listed_cannot_be_counted() -> None:
     meters.add("sluice_demand_rows", "toy", "too much")
     with pytest.raises(ValueError, match="sluice_demand_rows has labels"):
         told(meters)
+
+
+def test_safe_mode_is_told_of_apps_that_are_served_whatever_keys_the_status_topic_has() -> None:
+    meters = Meters()
+    modes = SafeModes(meters, ["toy", "other"])
+    modes.told("app:toy", "d3", on=True)
+    modes.told("app:late", "d4", on=True)
+    for number in range(20_000):
+        modes.told(f"app:made-up-{number}", f"d{number}", on=True)
+        modes.told(f"app:made-down-{number}", f"d{number}", on=False)
+    assert meters.values("sluice_safe_mode") == {("app:toy", "planner"): 1.0}
+    assert len(modes._standing) < 5000
+    modes.registered(["late", "other"])
+    assert meters.values("sluice_safe_mode") == {("app:late", "planner"): 1.0}
+    modes.told("app:late", "d4", on=False)
+    assert meters.values("sluice_safe_mode") == {("app:late", "planner"): 0.0}

@@ -24,7 +24,7 @@ from sluicegate.planner.control.events import (
     TooLarge,
     WorkLeft,
 )
-from sluicegate.planner.control.reclaiming import Reclaiming
+from sluicegate.planner.control.reclaiming import MOST_READ, Reclaiming
 
 NOW, WALL, PATIENCE = 300.0, 1.7e9, 3.0
 
@@ -195,3 +195,14 @@ def test_fences_of_the_plan_before_count_up_to_what_was_committed_and_those_of_o
     assert found.next_due() is None, "sweeps are begun anew"
     assert found.begin({"d3": 47}, {"d3": 47}) == []
     assert found.fences["d3"] == 47
+
+
+def test_what_strangers_say_of_devices_that_never_were_is_kept_within_a_bound() -> None:
+    found = Reclaiming(["p"], PATIENCE)
+    found.read("p", "d3", on=True)
+    for number in range(20_000):
+        found.read("p", f"made-up-{number:05}", on=True)
+    said = found.taken_over(["d3"], ["d3"])
+    assert said[0] == SafeMode("p", "d3", False, "d3 is back")
+    assert len(said) == MOST_READ
+    assert not found.taken_over(["d3"], ["d3"])
