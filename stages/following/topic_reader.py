@@ -105,12 +105,20 @@ class TopicReader:
         self.begun = True
         reading = asyncio.create_task(self._read(self.consumer, ends))
         try:
-            if await stands(reading, lambda: self._stepped, _ANSWERS):
-                raise TimeoutError
-        finally:
-            await ended([reading])
-            gone, self.consumer = self.consumer, None
-            await stopped(gone)
+            stood = await stands(reading, lambda: self._stepped, _ANSWERS)
+        except GeneratorExit:  # its event loop is gone, and nothing can be waited for
+            raise
+        except BaseException:
+            await self._let_go(reading, self.consumer)
+            raise
+        await self._let_go(reading, self.consumer)
+        if stood:
+            raise TimeoutError
+
+    async def _let_go(self, reading: "asyncio.Task[None]", gone: Consumer) -> None:
+        await ended([reading])
+        self.consumer = None
+        await stopped(gone)
 
     async def _read(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
         """By one client."""

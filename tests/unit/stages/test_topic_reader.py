@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.following.control_follower import Follower
+from sluicegate.stages.following.topic_reader import Of, TopicReader
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.memory.consumer import MemoryConsumer
 from sluicegate.streams.ports import Producer, Record, TopicSpec, Unreadable
@@ -164,3 +165,22 @@ async def test_processes_share_no_reader() -> None:
         assert (len(one.clients), len(other.clients)) == (1, 1)
         await here.end()
         await there.end()
+
+
+def test_a_reader_whose_event_loop_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def begun() -> TopicReader:
+        broker = MemoryBroker()
+        await broker.admin().create_topics([TopicSpec(name="plan")])
+        reader = TopicReader(broker, Of("plan", "beginning", every_partition=False))
+        await asyncio.wait_for(reader.ready.wait(), 5.0)
+        return reader
+
+    loop = asyncio.new_event_loop()
+    reader = loop.run_until_complete(begun())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    coroutine = reader.task.get_coro()
+    assert coroutine is not None
+    coroutine.close()
+    assert "its reader ended" not in caplog.text
