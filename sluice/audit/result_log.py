@@ -1,12 +1,16 @@
 """Reading result topics for people: following them, and finding what became of an id."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.query import QueryKey
-from sluicegate.streams.ports import Broker, Record, TopicPartition, Unreadable
+from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, UnreachableError, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
+
+_LOOK_EVERY = 1.0
+"""Seconds after which who follows looks for topics that were not there before."""
 
 
 def _nothing(_: Record) -> None: ...
@@ -53,6 +57,39 @@ async def read_results(
             unread = {p for p in unread if await consumer.position(p) < ends[p]}
     finally:
         await consumer.stop()
+
+
+async def follow_results(broker: Broker, topics: Topics, apps: Sequence[str] = ()) -> AsyncIterator[Record]:
+    """Results of ``apps``, of all where none is named, from the beginning on: also on topics and partitions that come
+    to be meanwhile."""
+    time = asyncio.get_running_loop().time
+    consumers: list[Consumer] = []
+    known: set[TopicPartition] = set()
+    try:
+        while True:
+            new = [p for p in await _there(broker, topics) if not apps or topics.app_of(p.topic) in apps]
+            if added := [p for p in new if p not in known]:
+                known.update(added)
+                consumers.append(broker.consumer(partitions=added, start_at="beginning"))
+                await consumers[-1].start()
+            look_again = time() + _LOOK_EVERY
+            while time() < look_again:
+                if not consumers:
+                    await asyncio.sleep(_LOOK_EVERY)
+                for consumer in consumers:
+                    for record in await consumer.get_many(wait=0.5 / len(consumers), max_records=1000):
+                        if not isinstance(record, Unreadable):
+                            yield record
+    finally:
+        for consumer in consumers:
+            await consumer.stop()
+
+
+async def _there(broker: Broker, topics: Topics) -> list[TopicPartition]:
+    try:
+        return await result_topics(broker, topics)
+    except (BrokerError, UnreachableError):
+        return []  # away for a while, as brokers are: those who read wait for it
 
 
 async def find_results(

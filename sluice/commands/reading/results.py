@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.outcome import Outcome
-from sluicegate.sluice.audit.result_log import read_results, result_topics
+from sluicegate.sluice.audit.result_log import follow_results, read_results, result_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out
 from sluicegate.sluice.settings.settings import load
@@ -66,7 +66,8 @@ async def _print(
             told = f"no result topics under {topics.prefix!r} at {broker.url}: start `sluice up`, or name its --prefix"
             raise ConfigurationError(told)
         others: set[str] = set()
-        records = _of_source(read_results(broker, partitions, follow=follow), asked_by, others)
+        found = follow_results(broker, topics, apps) if follow else read_results(broker, partitions, follow=False)
+        records = _of_source(found, asked_by, others)
         if limit is not None and not follow:
             newest = await _newest(records, limit)
             for record in newest:

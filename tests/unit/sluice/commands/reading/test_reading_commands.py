@@ -52,12 +52,16 @@ def ended(query_id: str) -> Message:
 async def written(*messages: Message) -> MemoryBroker:
     broker = Damaging()
     await broker.admin().create_topics([TopicSpec(name=RESULTS)])
+    await put(broker, RESULTS, *messages)
+    return broker
+
+
+async def put(broker: MemoryBroker, topic: str, *messages: Message) -> None:
     producer = broker.producer()
     await producer.start()
     for message in messages:
-        await (await producer.send(RESULTS, message.value, key=message.key, headers=message.headers))
+        await (await producer.send(topic, message.value, key=message.key, headers=message.headers))
     await producer.stop()
-    return broker
 
 
 def run(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, *asked: str) -> Result:
@@ -104,3 +108,25 @@ def test_an_app_that_is_not_there_has_no_dead_letters_to_list(monkeypatch: pytes
     assert (told.exit_code, told.stderr) == (2, "error --app: 'toys' has no topics there; apps that have: toy\n")
     told = run(broker, monkeypatch, "dead-letters", "list", "--app", "toy")
     assert (told.exit_code, told.stdout) == (0, "0 dead letters\n")
+
+
+@pytest.mark.parametrize(("apps", "shown"), [((), ["q7", "q8", "q9"]), (("toy",), ["q7", "q9"])])
+async def test_who_follows_sees_apps_that_are_registered_later(
+    apps: tuple[str, ...], shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = await written(ended("q7"))
+    following = asyncio.create_task(results._print(broker, Topics(), apps, None, True, len(shown), True))
+    told: list[str] = []
+    async with asyncio.timeout(60.0):
+        while not told:
+            await asyncio.sleep(0.01)
+            told += capsys.readouterr().out.splitlines()
+        await broker.admin().create_topics([TopicSpec(name=Topics().results("later"))])
+        await put(broker, Topics().results("later"), ended("q8"))
+        while "q8" in shown and len(told) < 2:
+            await asyncio.sleep(0.01)
+            told += capsys.readouterr().out.splitlines()
+        await put(broker, RESULTS, ended("q9"))
+        await following
+    told += capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["id"] for line in told] == shown
