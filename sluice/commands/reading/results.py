@@ -6,6 +6,7 @@ from heapq import heappush, heappushpop
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
 from rich.markup import escape
 
@@ -19,6 +20,8 @@ from sluicegate.streams.ports import Broker, Record
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
+_MALFORMED = 1000
+"""Bytes that are shown of what is no outcome."""
 _SOURCES = 8
 """Sources that are told where the one that was asked for has none."""
 
@@ -115,9 +118,18 @@ async def _of_source(records: AsyncIterator[Record], source: str | None, others:
 
 def _show(record: Record, as_json: bool) -> None:
     if as_json:
-        typer.echo(codec.outcome_json(record).decode())
+        typer.echo(_json(record).decode())
     else:
         out.print(_shown(record), highlight=False, soft_wrap=True)
+
+
+def _json(record: Record) -> bytes:
+    try:
+        codec.decode_outcome(record)
+    except InvalidInputError as error:
+        value = (record.value or b"")[:_MALFORMED].decode(errors="replace")
+        return orjson.dumps({"malformed": value, "place": record.place, "why": str(error)})
+    return codec.outcome_json(record)
 
 
 def _shown(record: Record) -> str:

@@ -130,3 +130,12 @@ async def test_who_follows_sees_apps_that_are_registered_later(
         await following
     told += capsys.readouterr().out.splitlines()
     assert [json.loads(line)["id"] for line in told] == shown
+
+
+@pytest.mark.parametrize("value", [JUNK, b'{"no":"outcome"}'])
+def test_what_is_no_outcome_is_told_with_its_place_in_json_too(value: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = asyncio.run(written(ended("q7"), Message(value, None), ended("q9")))
+    lines = run(broker, monkeypatch, "results", "--json").stdout.splitlines()
+    first, junk, last = map(json.loads, lines)
+    assert (first["id"], last["id"]) == ("q7", "q9")
+    assert (junk["malformed"], junk["place"]) == (value.decode(), f"{RESULTS}/0/1") and "outcome" in junk["why"]
