@@ -49,6 +49,7 @@ class Answer:
             "bound": a.bound,
             "gap": a.gap,
             "served_fraction": dict(a.served),
+            "apps": {one.app: {k: v for k, v in asdict(one).items() if k != "app"} for one in self.reasons.apps},
             "served_by_class": _by_class(a),
             "shortage": {app: s for app, s in a.served.items() if s < 1.0},
             "placements": self.placements(),

@@ -91,6 +91,9 @@ def test_json_says_what_is_hosted_and_how_good_it_is(problem: Path) -> None:
         ("cpu", "small", 1),
     }
     assert sum(p["share"] for p in found["placements"]) == pytest.approx(1.0)
+    told = found["apps"]["digits"]
+    assert told["accuracy"] == pytest.approx((100 * 0.95 + 150 * 0.8) / 250)
+    assert (told["best_accuracy"], told["demand_qps"]) == (0.95, 250.0)
 
 
 def test_overrides_change_the_problem(problem: Path) -> None:
