@@ -108,7 +108,8 @@ def compare(
         page = comparison_page(f"Comparison: {base.name}", base.description, runs, results, base.reference, slos)
         save(target, page)
     if as_json:
-        print_json(results)
+        notes = {name: notes_on({name: of_system}) for name, of_system in runs.items()}
+        print_json({name: {**figures, "notes": notes[name]} for name, figures in results.items()})
         return
     _print(base.name, runs, results, base.reference, target)
 

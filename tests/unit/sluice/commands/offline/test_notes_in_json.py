@@ -1,0 +1,35 @@
+"""``sluice simulate`` and ``sluice compare``: what is to be known of a run beside its figures is in its JSON too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sluicegate.simulator.scenario import experiment
+from sluicegate.sluice.main import app, register_all
+
+SMALL = str(Path(__file__).resolve().parents[5] / "examples" / "scenarios" / "small.yaml")
+
+
+def told(*asked: str) -> dict[str, Any]:
+    register_all(asked[0])
+    ended = CliRunner().invoke(app, [*asked, "--json", "--set", "duration_s=4"])
+    assert ended.exit_code == 0, ended.output
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_that_the_bound_is_left_out_is_in_their_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = ("compare", SMALL, "--policies", "eager,adaptive", "--seeds", "1", "--jobs", "1")
+    report = ("--report", str(tmp_path / "page.html"))
+    assert [one["notes"] for one in told(*compared, *report).values()] == [[], []]
+    assert told("simulate", SMALL)["notes"] == []
+    monkeypatch.setattr(experiment, "MOST_BOUNDED", 3)
+    left_out = ["no clairvoyant bound: it has all arrivals in memory, and is left out above 3"]
+    assert told("simulate", SMALL)["notes"] == left_out
+    assert {name: one["notes"] for name, one in told(*compared, *report).items()} == {
+        "eager": left_out,
+        "adaptive": left_out,
+    }
