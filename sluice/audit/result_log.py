@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from sluicegate.domain.errors import InvalidInputError
+from sluicegate.domain.errors import ConfigurationError, InvalidInputError
 from sluicegate.domain.query import QueryKey
 from sluicegate.streams.ports import Broker, BrokerError, Consumer, Record, TopicPartition, UnreachableError, Unreadable
 from sluicegate.streams.records import codec
@@ -26,6 +26,13 @@ async def result_topics(broker: Broker, topics: Topics, apps: Sequence[str] = ()
             raise InvalidInputError("--app", f"{app!r:.80} has no results there; apps that have: {there}")
     counts = await broker.admin().partitions(sorted(n for app, n in names.items() if not apps or app in apps))
     return [TopicPartition(topic, i) for topic, count in sorted(counts.items()) for i in range(count)]
+
+
+def nothing_there(broker: Broker, topics: Topics, what: str) -> ConfigurationError:
+    """Where no topics of this prefix are."""
+    return ConfigurationError(
+        f"no {what} under {topics.prefix!r} at {broker.url}: start `sluice up`, or name its --prefix"
+    )
 
 
 async def read_results(

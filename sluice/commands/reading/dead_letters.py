@@ -17,6 +17,7 @@ from sluicegate.sluice.audit.dead_letter_replay import (
     read_replays,
     write_replays,
 )
+from sluicegate.sluice.audit.result_log import nothing_there
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import JsonOption, err, moment, one_line_errors, out, print_json
 from sluicegate.sluice.settings.settings import load
@@ -113,6 +114,8 @@ def replay(
 async def _look(broker: Broker, book: ReplayBook, *, write: bool) -> Sequence[Replay]:
     try:
         found = await read_replays(broker, book)
+        if not found and not book.apps:
+            raise nothing_there(broker, book.topics, "topics of apps")
         if strange := sorted(book.chosen.apps - book.apps):
             there = ", ".join(sorted(book.apps)) or "none"
             raise InvalidInputError("--app", f"{strange[0]!r:.80} has no topics there; apps that have: {there}")

@@ -10,9 +10,9 @@ import orjson
 import typer
 from rich.markup import escape
 
-from sluicegate.domain.errors import ConfigurationError, InvalidInputError
+from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome
-from sluicegate.sluice.audit.result_log import follow_results, read_results, result_topics
+from sluicegate.sluice.audit.result_log import follow_results, nothing_there, read_results, result_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out
 from sluicegate.sluice.settings.settings import load
@@ -66,8 +66,7 @@ async def _print(
     try:
         partitions = await result_topics(broker, topics, apps)
         if not partitions:
-            told = f"no result topics under {topics.prefix!r} at {broker.url}: start `sluice up`, or name its --prefix"
-            raise ConfigurationError(told)
+            raise nothing_there(broker, topics, "result topics")
         others: set[str] = set()
         found = follow_results(broker, topics, apps) if follow else read_results(broker, partitions, follow=False)
         records = _of_source(found, asked_by, others)

@@ -139,3 +139,17 @@ def test_what_is_no_outcome_is_told_with_its_place_in_json_too(value: bytes, mon
     first, junk, last = map(json.loads, lines)
     assert (first["id"], last["id"]) == ("q7", "q9")
     assert (junk["malformed"], junk["place"]) == (value.decode(), f"{RESULTS}/0/1") and "outcome" in junk["why"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (["results"], "result topics"),
+        (["dead-letters", "list"], "topics of apps"),
+        (["dead-letters", "replay"], "topics of apps"),
+    ],
+)
+def test_a_prefix_that_nobody_uses_is_refused(asked: list[str], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run(asyncio.run(written(ended("q7"))), monkeypatch, *asked, "--prefix", "nobody.s")
+    said = f"error no {what} under 'nobody.s' at memory://: start `sluice up`, or name its --prefix\n"
+    assert (told.exit_code, told.stderr) == (2, said)
