@@ -7,7 +7,6 @@ and holds nothing but the requests that wait. A model is an app; its versions ar
 import asyncio
 import logging
 import os
-import shlex
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -307,7 +306,7 @@ class FrontDesk:
             if waiting.until > loop.time():
                 self._patience = loop.call_at(waiting.until, self._lose_patience)
                 return
-            told = f"query {key.id}: no outcome in time; `sluice explain {shlex.quote(key.id)}` may tell why"
+            told = f"query {key.id}: no outcome in time; `sluice explain {key.id}` may tell why"
             self._end(key, FrontError(504, told))
 
     @property
