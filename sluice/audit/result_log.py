@@ -41,7 +41,7 @@ async def read_results(
     *,
     follow: bool,
     start_at: str = "beginning",
-    damaged: Callable[[Record], None] = _nothing,
+    damaged: Callable[[Unreadable], None] = _nothing,
 ) -> AsyncIterator[Record]:
     """Results from the beginning (or "end") on; without ``follow`` up to the end that was seen at the start.
 
@@ -66,9 +66,11 @@ async def read_results(
         await consumer.stop()
 
 
-async def follow_results(broker: Broker, topics: Topics, apps: Sequence[str] = ()) -> AsyncIterator[Record]:
+async def follow_results(
+    broker: Broker, topics: Topics, apps: Sequence[str] = (), *, damaged: Callable[[Unreadable], None] = _nothing
+) -> AsyncIterator[Record]:
     """Results of ``apps``, of all where none is named, from the beginning on: also on topics and partitions that come
-    to be meanwhile."""
+    to be meanwhile. ``damaged``: as of ``read_results``."""
     time = asyncio.get_running_loop().time
     consumers: list[Consumer] = []
     known: set[TopicPartition] = set()
@@ -85,7 +87,9 @@ async def follow_results(broker: Broker, topics: Topics, apps: Sequence[str] = (
                     await asyncio.sleep(_LOOK_EVERY)
                 for consumer in consumers:
                     for record in await consumer.get_many(wait=0.5 / len(consumers), max_records=1000):
-                        if not isinstance(record, Unreadable):
+                        if isinstance(record, Unreadable):
+                            damaged(record)
+                        else:
                             yield record
     finally:
         for consumer in consumers:

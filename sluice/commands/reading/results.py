@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from heapq import heappush, heappushpop
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from sluicegate.sluice.audit.result_log import follow_results, nothing_there, re
 from sluicegate.sluice.catalogue.run_folders import open_broker
 from sluicegate.sluice.console import JsonOption, err, one_line_errors, out
 from sluicegate.sluice.settings.settings import load
-from sluicegate.streams.ports import Broker, Record
+from sluicegate.streams.ports import Broker, Record, Unreadable
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -68,7 +69,11 @@ async def _print(
         if not partitions:
             raise nothing_there(broker, topics, "result topics")
         others: set[str] = set()
-        found = follow_results(broker, topics, apps) if follow else read_results(broker, partitions, follow=False)
+        damaged = partial(_show, as_json=as_json)
+        if follow:
+            found = follow_results(broker, topics, apps, damaged=damaged)
+        else:
+            found = read_results(broker, partitions, follow=False, damaged=damaged)
         records = _of_source(found, asked_by, others)
         if limit is not None and not follow:
             newest = await _newest(records, limit)
@@ -122,9 +127,16 @@ def _show(record: Record, as_json: bool) -> None:
         out.print(_shown(record), highlight=False, soft_wrap=True)
 
 
+def _decoded(record: Record) -> Outcome:
+    """Raises InvalidInputError for what is no outcome."""
+    if isinstance(record, Unreadable):
+        raise InvalidInputError("record", f"cannot be read: {record.why}")
+    return codec.decode_outcome(record).outcome
+
+
 def _json(record: Record) -> bytes:
     try:
-        codec.decode_outcome(record)
+        _decoded(record)
     except InvalidInputError as error:
         value = (record.value or b"")[:_MALFORMED].decode(errors="replace")
         return orjson.dumps({"malformed": value, "place": record.place, "why": str(error)})
@@ -133,7 +145,7 @@ def _json(record: Record) -> bytes:
 
 def _shown(record: Record) -> str:
     try:
-        return line(codec.decode_outcome(record).outcome)
+        return line(_decoded(record))
     except InvalidInputError as error:
         return f"[red]unreadable[/] {record.place}: {escape(str(error))}"
 

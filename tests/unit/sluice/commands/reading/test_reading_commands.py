@@ -153,3 +153,13 @@ def test_a_prefix_that_nobody_uses_is_refused(asked: list[str], what: str, monke
     told = run(asyncio.run(written(ended("q7"))), monkeypatch, *asked, "--prefix", "nobody.s")
     said = f"error no {what} under 'nobody.s' at memory://: start `sluice up`, or name its --prefix\n"
     assert (told.exit_code, told.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("options", [[], ["--follow", "--limit", "2"]])
+def test_damaged_records_are_told_with_their_places(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = asyncio.run(written(ended("q7"), Message(b"damaged", None), ended("q9")))
+    told = run(broker, monkeypatch, "results", *options).stdout.splitlines()
+    assert f"unreadable {RESULTS}/0/1: record: cannot be read: cut off" in told and len(told) == 3
+    lines = map(json.loads, run(broker, monkeypatch, "results", "--json", *options).stdout.splitlines())
+    (damaged,) = [one for one in lines if "malformed" in one]
+    assert damaged == {"malformed": "", "place": f"{RESULTS}/0/1", "why": "record: cannot be read: cut off"}
