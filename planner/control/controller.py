@@ -93,7 +93,7 @@ class Controller:
         self._outlook = Outlook(catalogue, self._settings)
         self._plan = previous
         self._asking = Asking(self._settings)
-        self._refusals = LoadRefusals(self._settings.load_failure_hold)
+        self._refusals = LoadRefusals(self._settings.load_failure_hold, self._outlook.is_all_there_is)
         self._unloaded: dict[tuple[str, str], float] = {}  # (device, variant) -> when it is to be tried again
         self._named = dict(previous.incarnations) if previous is not None else {}
         self._fleet.expect(self._named)
@@ -410,7 +410,8 @@ class Controller:
                 self._asking.want(f"{variant} failed to load on {event.device}", now)
         hold = self._settings.load_failure_hold
         for device, refused in self._refused(event, device_type, now).items():
-            told = f"it loads neither {' nor '.join(refused)}; plans do without it for {hold:g} s"
+            lacks = f"it loads neither {' nor '.join(refused)}" if refused[1:] else f"it does not load {refused[0]}"
+            told = f"{lacks}; plans do without it for {hold:g} s"
             actions.append(Announce(f"device:{device}", "set_aside", told))
             self._asking.want(f"device {device} loads nothing", now)
 

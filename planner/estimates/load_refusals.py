@@ -1,20 +1,22 @@
 """Devices that load nothing: what others of their type hold tells whether the device is at fault or the variants."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 _VARIANTS = 2
 
 
 class LoadRefusals:
-    """Which devices are set aside. ``hold``: seconds that one is.
+    """Which devices are set aside. ``hold``: seconds that one is. ``only``: whether a variant is all that its app has
+    left, so that it is planned with wherever it failed.
 
-    A device is as soon as it holds none, two variants failed there since it last held one, and another of its type
-    that plans may use holds one of those. Where no other does, they may be no good anywhere: what fails is left out on
-    the type then.
+    A device is as soon as it holds none, two variants failed there since it last held one, or one that is all its app
+    has, and another of its type that plans may use holds one of those. Where no other does, they may be no good
+    anywhere: what fails is left out on the type then.
     """
 
-    def __init__(self, hold: float) -> None:
+    def __init__(self, hold: float, only: Callable[[str, float], bool]) -> None:
         self._hold = hold
+        self._only = only
         self._held: dict[str, frozenset[str]] = {}
         self._failed: dict[str, set[str]] = {}
         self._until: dict[str, float] = {}
@@ -40,7 +42,8 @@ class LoadRefusals:
         found: dict[str, tuple[str, ...]] = {}
         for name in sorted({device, *others} & self._failed.keys()):
             refused = self._failed[name]
-            if len(refused) >= _VARIANTS and not elsewhere.isdisjoint(refused):
+            enough = len(refused) >= _VARIANTS or any(self._only(variant, now) for variant in refused)
+            if enough and not elsewhere.isdisjoint(refused):
                 self._until[name] = now + self._hold
                 found[name] = tuple(sorted(self._failed.pop(name)))
         return found

@@ -90,6 +90,12 @@ class Outlook:
         """It was the device that could not load it."""
         self._failed.pop((variant, device_type), None)
 
+    def is_all_there_is(self, variant: str, now: float) -> bool:
+        """Whether its app has nothing that did not fail to load, so that it is planned with all the same."""
+        app = self._catalogue.variants[variant].app if variant in self._catalogue.variants else None
+        of_app = [key for key in self._catalogue.profiles if self._catalogue.variants[key[0]].app == app]
+        return bool(of_app) and all(self._failed.get(_of_device(key), -inf) > now for key in of_app)
+
     def bursting(self, now: float) -> tuple[str, ...]:
         """Apps that get more than their plan covers."""
         return self._demand.bursting(now)

@@ -406,6 +406,21 @@ def test_variants_that_load_on_no_device_are_the_reason_themselves() -> None:
     assert set(solve.problem.catalogue.profiles) == {(FAST, "cpu"), ("b-slow", "cpu")}
 
 
+def test_a_device_that_does_not_load_all_that_an_app_has_is_no_capacity_for_it() -> None:
+    single = Catalogue.of(
+        [*CATALOGUE.apps.values(), App(name="b", slo=0.4)],
+        [*CATALOGUE.variants.values(), Variant(name=OTHER, app="b", accuracy=0.6)],
+        [*CATALOGUE.profiles.values(), replace(CATALOGUE.profiles[FAST, "cpu"], variant=OTHER)],
+    )
+    world = World(catalogue=single, load_failure_hold=20.0)
+    world.run(1000.0, 1005.0)
+    assert not aside(world.send(PlanAcknowledged("d0", Epoch(3, 1), (), (OTHER,)), 1005.1)), "it may load nowhere"
+    seen = world.send(PlanAcknowledged("d1", Epoch(3, 1), (OTHER,), ()), 1005.2)
+    told = f"it does not load {OTHER}; plans do without it for 20 s"
+    assert Announce("device:d0", "set_aside", told) in seen
+    assert [d.name for d in [a for a in seen if isinstance(a, Solve)][-1].problem.devices] == ["d1"]
+
+
 def test_one_variant_alone_may_lack_room_there() -> None:
     world = World(catalogue=BOTH)
     world.run(1000.0, 1005.0)
