@@ -14,7 +14,7 @@ from sluicegate.domain.models.app import Promise, WeaklyHard
 from sluicegate.domain.models.profile import BatchLatency, LatencyCurve, Profile
 from sluicegate.domain.models.sustainable_rate import Sustainable, max_rate
 from sluicegate.sluice.catalogue.open_catalogue import open_catalogue
-from sluicegate.sluice.commands.given_options import check_given
+from sluicegate.sluice.commands.given_options import check_given, refuse_given
 from sluicegate.sluice.commands.offline.sustain_system import show_system
 from sluicegate.sluice.console import JsonOption, one_line_errors, out, print_json, require_plots
 from sluicegate.sluice.settings.settings import load
@@ -63,6 +63,8 @@ def sustain(
             raise InvalidInputError("--slo-ms", "is missing; give the latency objective, or --system")
         if plot is not None:
             require_plots()
+        if latency_ms is not None:
+            refuse_given(context, "with --latency-ms, which no catalogue is needed for", ["config"])
         curve = _curve(latency_ms, profile, config)
         promise = promise_of(mcd, mk)
         slo = _seconds("--slo-ms", slo_ms)

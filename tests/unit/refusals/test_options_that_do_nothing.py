@@ -16,6 +16,8 @@ SCENARIO = str(Path(__file__).parents[3] / "examples" / "scenarios" / "small.yam
     [
         (["sustain", "--system", "--mcd", "2"], "--mcd: means nothing with --system; leave it out"),
         (["sustain", "--system", "--slo-ms", "20"], "--slo-ms: means nothing with --system; leave it out"),
+        (["sustain", "--slo-ms", "20", "--latency-ms", "8:10", "--settings", "pyproject.toml"],
+         "--settings: means nothing with --latency-ms, which no catalogue is needed for; leave it out"),
         (["replay", "pyproject.toml", "--format", "generator", "--into", "kafka://127.0.0.1:1"],
          "TRACE pyproject.toml: means nothing with --format generator; leave out --format"),
         (["audit", "runs/a b", "--broker", "kafka://127.0.0.1:1"],

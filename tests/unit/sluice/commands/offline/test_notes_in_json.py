@@ -1,4 +1,4 @@
-"""``sluice simulate`` and ``sluice compare``: what is to be known of a run beside its figures is in its JSON too."""
+"""``sluice simulate`` and ``sluice compare``: notes and reports are told where JSON is asked for too."""
 
 import json
 from pathlib import Path
@@ -33,3 +33,13 @@ def test_that_the_bound_is_left_out_is_in_their_json(tmp_path: Path, monkeypatch
         "eager": left_out,
         "adaptive": left_out,
     }
+
+
+def test_where_a_report_was_written_is_told_beside_json(tmp_path: Path) -> None:
+    page = tmp_path / "a page.html"
+    assert told("simulate", SMALL, "--report", str(page))["report"] == str(page)
+    register_all("compare")
+    asked = ["compare", SMALL, "--policies", "eager", "--seeds", "1", "--jobs", "1", "--json", "--set", "duration_s=4"]
+    ended = CliRunner().invoke(app, [*asked, "--report", str(page)])
+    assert json.loads(ended.stdout).keys() == {"eager"}
+    assert f"report: {page}" in ended.stderr
