@@ -1,6 +1,7 @@
 """The memory log against a simple model, its folder, its partitioner and its assignment of partitions."""
 
 import asyncio
+from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -162,6 +163,23 @@ def test_a_member_that_leaves_moves_its_own_partitions_only(staying: int, partit
     subscribed.pop(names[-1])
     after = assign(subscribed, {"t": partitions}, before)
     assert all(before[name] <= after[name] for name in subscribed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 6))
+def test_no_more_moves_than_fair_shares_ask_for(holds: list[int], free: int) -> None:
+    ends = list(accumulate(holds, initial=0))
+    held = {
+        f"m{i}": frozenset(TopicPartition("t", p) for p in range(*between)) for i, between in enumerate(pairwise(ends))
+    }
+    partitions, count = ends[-1] + free, len(holds)
+    shared = assign(dict.fromkeys(held, frozenset({"t"})), {"t": partitions}, held)
+    share, extra = divmod(partitions, count)
+    sizes = [len(tps) for tps in shared.values()]
+    assert sorted(sizes) == [share] * (count - extra) + [share + 1] * extra
+    over = sum(len(tps) > share for tps in held.values())
+    kept = sum(len(shared[name] & tps) for name, tps in held.items())
+    assert kept == sum(min(len(tps), share) for tps in held.values()) + min(extra, over)
 
 
 records = st.tuples(
