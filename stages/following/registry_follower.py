@@ -89,7 +89,7 @@ class RegistryStage:
             raise failed.exceptions[0] from failed
 
     async def catch_up(self) -> None:
-        """Wait until everything that is on the topic now is served here."""
+        """Wait until everything that is on the topic now is served here, or cannot be yet."""
         await self._follower.catch_up()
         await self._applied.wait()
 
@@ -107,16 +107,17 @@ class RegistryStage:
             await self._changed.wait()
             self._changed.clear()
             changes, self._changes = self._changes, {}
+            failed: Changes = {}
             try:
                 self._start(group, await self._apply(changes))
             except SluiceError as error:
                 failed = await self._one_by_one(group, changes, error)
-                if failed:
-                    self._changes = {**failed, **self._changes}
-                    await asyncio.sleep(_AGAIN)
-                    self._changed.set()
             if not self._changes:
                 self._applied.set()
+            if failed:
+                self._changes = {**failed, **self._changes}
+                await asyncio.sleep(_AGAIN)
+                self._changed.set()
 
     async def _one_by_one(self, group: asyncio.TaskGroup, changes: Changes, error: SluiceError) -> Changes:
         """Apply each of ``changes``, which failed together by ``error``; those that failed again."""
