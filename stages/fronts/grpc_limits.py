@@ -25,7 +25,7 @@ from typing import Any
 
 from sluicegate.stages.fronts.front_desk import MOST_WAITING
 from sluicegate.stages.fronts.front_error import FrontError
-from sluicegate.stages.fronts.http_auth import Access
+from sluicegate.stages.fronts.http_auth import Access, network_of
 from sluicegate.stages.fronts.http_connections import most_connections
 
 _SHAKES = 5.0
@@ -145,6 +145,7 @@ class Requests:
 
     @contextmanager
     def _awaiting(self, address: str) -> Iterator[None]:
+        address = network_of(address)
         if self._awaited[address] >= MOST_WAITING // 2:
             raise FrontError(503, "too many of your calls wait for a request; send calls whole, ask on fewer streams")
         self._awaited[address] += 1
