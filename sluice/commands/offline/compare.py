@@ -109,7 +109,7 @@ def compare(
         save(target, page)
     if as_json:
         notes = {name: notes_on({name: of_system}) for name, of_system in runs.items()}
-        print_json({name: {**figures, "notes": notes[name]} for name, figures in results.items()})
+        print_json({n: {**figures, **({"notes": notes[n]} if notes[n] else {})} for n, figures in results.items()})
         err.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
         return
     _print(base.name, runs, results, base.reference, target)

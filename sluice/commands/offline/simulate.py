@@ -61,8 +61,9 @@ def simulate(
         if report is not None:
             _write_report(report, validated, run)
     if as_json:
-        written = {} if report is None else {"report": str(report)}
-        print_json({**run.figures(), "notes": notes_on({validated.name: [run]}), **written})
+        notes = notes_on({validated.name: [run]})
+        beside = {**({"notes": notes} if notes else {}), **({} if report is None else {"report": str(report)})}
+        print_json({**run.figures(), **beside})
         return
     table = Table(title=f"{validated.name}, seed {chosen}", show_header=False)
     for name, value in flat(run.figures()).items():

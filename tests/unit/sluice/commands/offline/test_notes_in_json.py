@@ -24,8 +24,8 @@ def told(*asked: str) -> dict[str, Any]:
 def test_that_the_bound_is_left_out_is_in_their_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = ("compare", SMALL, "--policies", "eager,adaptive", "--seeds", "1", "--jobs", "1")
     report = ("--report", str(tmp_path / "page.html"))
-    assert [one["notes"] for one in told(*compared, *report).values()] == [[], []]
-    assert told("simulate", SMALL)["notes"] == []
+    assert ["notes" in one for one in told(*compared, *report).values()] == [False, False], "nothing is to be known"
+    assert "notes" not in told("simulate", SMALL)
     monkeypatch.setattr(experiment, "MOST_BOUNDED", 3)
     left_out = ["no clairvoyant bound: it has all arrivals in memory, and is left out above 3"]
     assert told("simulate", SMALL)["notes"] == left_out
