@@ -255,6 +255,19 @@ def test_what_was_promised_nothing_has_no_peers_and_what_asks_for_best_effort_is
     assert not hosted(settle(other, shared(2, ("d0", 1.0)))).loose
 
 
+def test_a_promised_app_has_its_peers_beside_one_that_was_promised_nothing() -> None:
+    known = catalogue()
+    apps = [App(name="a", slo=0.2), App(name="b", slo=0.3, promise=PROMISED)]
+    promised = Catalogue.of(apps, known.variants.values(), known.profiles.values())
+    machine = Staging(DEVICE, Slice(memory_bytes=1000), promised, grace=2.0)
+    placed = [Placement(*who, share, 4) for who, share in (
+        (("d0", "a", ("a1",)), 1.0), (("d0", "b", ("b1",)), 0.25), (("d1", "b", ("b1",)), 0.75),
+    )]  # fmt: skip
+    seen = settle(machine, PlanPublished(Plan(epoch=Epoch(1, 1), created=5.0, placements=tuple(placed))), now=10.0)
+    peers = {host.change.app: host.change.peers for host in of(Host, seen) if isinstance(host, Host)}
+    assert peers == {"a": (), "b": (("d0", "whole"), ("d1", "whole"))}
+
+
 def test_several_variants_are_hosted_the_most_accurate_first_and_one_that_failed_is_left_out() -> None:
     machine = staging()
     change = hosted(settle(machine, plan(1, ("a", ("a1", "a2")))))

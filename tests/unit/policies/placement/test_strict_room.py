@@ -1,7 +1,7 @@
 """Which best-effort batches start beside strict ones, and which would take their room: by whole batches, by hand."""
 
 from sluicegate.policies.placement.slice_choice import SliceLoad
-from sluicegate.policies.placement.slice_queue_port import Waiting
+from sluicegate.policies.placement.slice_queue_port import Waiting, has_room, holds
 from sluicegate.policies.placement.strict import StrictFirst, StrictRoom
 from sluicegate.profiles.catalogue.slowdown import SlowdownTable, VariantDemand
 
@@ -32,6 +32,16 @@ def room(*, reserve: int, seen: bool = True) -> StrictRoom:
         assert started(rule, slices(5, 20)) == "strict on 4g"
     rule.arrived(OTHER, slices(5, 20))
     return rule
+
+
+def test_a_slice_takes_what_is_no_larger_than_its_room_and_one_that_is_not_shared_one_at_a_time() -> None:
+    empty = [SliceLoad("1g", "1g", memory, memory) for memory in (2, 3, 5)]
+    assert [holds(TABLE, "other", part) for part in empty] == [False, True, True]
+    assert not holds(TABLE, "unknown", empty[2])
+    assert [has_room(TABLE, "other", part, shared=False) for part in empty] == [False, True, True]
+    busy = [SliceLoad("4g", "4g", 20, free, residents=1) for free in (2, 3, 17)]
+    assert [has_room(TABLE, "other", part, shared=True) for part in busy] == [False, True, True]
+    assert not any(has_room(TABLE, "other", part, shared=False) for part in busy)
 
 
 def test_best_effort_goes_where_it_is_slowed_least_as_long_as_enough_strict_batches_have_room() -> None:

@@ -156,6 +156,11 @@ def before(made: Recall, number: int, look: int, turns: int = 1) -> tuple[bool, 
     return None if found is None else found[0].recent
 
 
+def test_outcomes_without_a_sequence_or_of_best_effort_are_no_past() -> None:
+    known = recall(end(-1, True), end(3, True, query_class=QueryClass.BEST_EFFORT), end(0, True, stream="b"))
+    assert [(past.stream, [one[0] for one in past.ends]) for past in known.streams] == [("b", [0])]
+
+
 def test_a_past_without_a_gap_up_to_the_query_is_known_as_far_as_is_asked() -> None:
     """Of sequence 3 to 7, missed are 4 and 7."""
     known = recall(*(end(n, n in (4, 7)) for n in (3, 5, 4, 7, 6)))
