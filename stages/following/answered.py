@@ -4,18 +4,23 @@ A commit tells only of what no older record waits before, so that one query with
 all that came after it: results are searched from the time of the oldest record that is not committed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sluicegate.domain.query import QueryKey
-from sluicegate.streams.ports import Broker, Consumer, TopicPartition
+from sluicegate.streams.ports import Broker, Consumer, Record, TopicPartition
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
+_CLOCKS = 30.0
+"""Seconds of results, before the oldest record was written, that are searched too: clocks differ."""
+
 
 async def answered_by(
-    device: str, *, since: float, broker: Broker, topics: Topics, apps: Iterable[str]
+    device: str, first: Sequence[Record], now: float, *, broker: Broker, topics: Topics, apps: Iterable[str]
 ) -> frozenset[QueryKey]:
-    """Queries of ``apps`` that ``device`` has answered from ``since`` on, seconds by the broker's clock."""
+    """Queries of ``apps`` that ``device`` has answered. ``first``: of what is not committed, the oldest records."""
+    written = [record.timestamp for record in first if record.timestamp > 0.0]  # 0: cannot be read
+    since = min([now, *written]) - _CLOCKS
     partitions: list[TopicPartition] = []
     counts = await broker.admin().partitions([topics.results(app) for app in apps])
     for topic, count in sorted(counts.items()):

@@ -49,9 +49,6 @@ from sluicegate.streams.records import codec
 
 log = logging.getLogger(__name__)
 
-_ANSWERED_WINDOW = 30.0
-"""Seconds of results, before what is left was written, that are searched too: clocks differ."""
-
 _Read = tuple[Record, codec.WorkMessage | InvalidInputError]
 """A record and what it carries, or why it cannot be read."""
 Tell = Callable[[PlannerEvent], Sequence[Move | End]]
@@ -128,9 +125,8 @@ class Reclaimer:
 
     async def _answered_by(self, device: str, first: Sequence[Record]) -> frozenset[QueryKey]:
         """Those of what is left, of which these are the first."""
-        written = [record.timestamp for record in first if record.timestamp > 0.0]  # 0: cannot be read
-        since = min([self._clock.wall(), *written]) - _ANSWERED_WINDOW
-        return await answered_by(device, since=since, broker=self._broker, topics=self._topics, apps=self._served)
+        now = self._clock.wall()
+        return await answered_by(device, first, now, broker=self._broker, topics=self._topics, apps=self._served)
 
     async def _swept_to(self, work: TopicPartition, end: int) -> None:
         """Commit it for the group of all that was swept."""

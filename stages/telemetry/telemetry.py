@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.plan import Plan
+from sluicegate.planner.control.reclaiming import MOST_READ
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.stages.runtime.outbox import Outbox
 from sluicegate.stages.telemetry.metrics import Labels, Meters, Reading
@@ -32,7 +33,6 @@ class Slice(Protocol):
         ...
 
 
-_STANDING = 4096
 _BY_APP = ("sluice_plan_served", "sluice_plan_demand_rows", "sluice_plan_share", "sluice_predicted_misses")
 _OF_A_PLAN = ("sluice_plan_solve_seconds", "sluice_plan_objective", "sluice_plan_bound", "sluice_devices_planned")
 
@@ -81,7 +81,7 @@ def count_plan(meters: Meters, plan: Plan) -> None:
 class SafeModes:
     """What planners have announced, as the status topic has it: an app is in safe mode while it is for any device.
 
-    Anybody's keys stand on that topic: told are ``apps`` alone, which are served, and no more than ``_STANDING`` kept.
+    Anybody's keys stand on that topic: told are ``apps`` alone, which are served, and no more than ``MOST_READ`` kept.
     """
 
     def __init__(self, meters: Meters, apps: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class SafeModes:
         """``subject`` is in safe mode for the sake of ``device``, or no more."""
         if not on:
             self._standing.discard((subject, device))
-        elif len(self._standing) < _STANDING:
+        elif len(self._standing) < MOST_READ:
             self._standing.add((subject, device))
         if subject in self._subjects:
             stands = any(one == subject for one, _ in self._standing)

@@ -92,9 +92,6 @@ _Rare = Repeated | Announce | Read | Seek | Abandon | CatchUp | Cut | Say | Beat
 _CLEANS_UP = 3.0
 """Seconds of the supervisor's patience that are kept, behind what drains and a cut under way, for the rest."""
 
-_CLOCKS = 5.0
-"""Seconds by which those of broker and routers may differ."""
-
 
 class WorkerStage:
     """One device. ``decide``: ``core.handle``, or that with a record kept of it.
@@ -419,11 +416,9 @@ class WorkerStage:
             self._answered = None
             return frozenset()
         if self._answered is None:
-            written = [record.timestamp for record in records if record.timestamp > 0.0]  # 0: cannot be read
-            since = min([self._clock.wall(), *written]) - _CLOCKS
-            of = self.device.name
+            now = self._clock.wall()
             self._answered = await answered_by(
-                of, since=since, broker=self._broker, topics=self._topics, apps=self._served
+                self.device.name, records, now, broker=self._broker, topics=self._topics, apps=self._served
             )
         return self._answered
 
