@@ -1,6 +1,7 @@
 """``sluice explain QUERY_ID``: why a query was answered as it was."""
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +73,11 @@ async def _find(
         if source is not None and not candidates:
             others = sorted({key.source for key in await find_results(broker, topics, query_id, app=app)})
             if others:
-                some = ", ".join(map(_quoted, others[:_LISTED]))
+                some = ", ".join(map(shlex.quote, others[:_LISTED]))
                 raise InvalidInputError("--source", f"{source!r:.80} has not asked {query_id}; who has: {some}")
         if len(candidates) > 1:
             listed = "; ".join(
-                f"--app {key.app} --source {_quoted(key.source)}" for key in sorted(candidates)[:_LISTED]
+                f"--app {key.app} --source {shlex.quote(key.source)}" for key in sorted(candidates)[:_LISTED]
             )
             more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
             raise InvalidInputError("QUERY_ID", f"{query_id} names {len(candidates)} queries: give {listed}{more}")
@@ -86,11 +87,6 @@ async def _find(
         return found, plan, len(junk)
     finally:
         await broker.close()
-
-
-def _quoted(text: str) -> str:
-    """For a shell, in quotes whatever it is."""
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 async def _plan_of(broker: Broker, topics: Topics, epoch: tuple[int, int]) -> Plan | None:

@@ -99,7 +99,7 @@ def test_the_verdict_of_an_audit_is_in_its_json(
 def test_a_source_that_has_not_asked_is_refused_with_those_that_have(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = asyncio.run(written(ended("q7")))
     told = run(broker, monkeypatch, "explain", "q7", "--source", "/you")
-    assert (told.exit_code, told.stderr) == (2, "error --source: '/you' has not asked q7; who has: '/me'\n")
+    assert (told.exit_code, told.stderr) == (2, "error --source: '/you' has not asked q7; who has: /me\n")
 
 
 def test_an_app_that_is_not_there_has_no_dead_letters_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
