@@ -111,7 +111,7 @@ async def test_an_id_that_several_have_used_is_explained_once_it_is_said_which(t
     assert which.exit_code == 2
     said = " ".join(which.output.split())
     assert "names 3 queries" in said
-    assert "--app other --source '/north'; --app toy --source '/north'; --app toy --source '/south'" in said
+    assert "--app other --source /north; --app toy --source /north; --app toy --source /south" in said
     for narrowed in (("--app", "other"), ("--source", "/south"), ("--app", "toy", "--source", "/north")):
         one = await asyncio.to_thread(sluice, "explain", "q1", "--run", str(folder), "--json", *narrowed)
         assert one.exit_code == 0, one.output
