@@ -42,16 +42,17 @@ TRIES = 3
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-_FIRST = ("integration", "contract", "chaos", "explore", "simulation", "property")
-"""Folders in the order of what a file of theirs may take."""
-_WAITING = {"integration", "contract", "chaos"}
+_WAITING = ("integration", "contract", "chaos")
 """Folders whose files wait more than they compute."""
+_COMPUTING = ("explore", "simulation", "property")
+"""Folders whose files compute for long."""
 _LONGEST = ("test_guide_commands.py", "test_guide_systems.py", "test_transactions.py")
 """Files of minutes, where what is thorough runs: they begin first, so that nobody waits for one at the end."""
 _SELDOM = (20_000, 20, 20)
 """Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
-_WAITING_UNTIL = 0.5
-"""Of a run: what computes comes last, for it is short and leaves nobody without work."""
+_LONG_UNTIL = 0.5
+"""Of a run: what is short comes last and leaves nobody without work. Until then what waits and what computes are
+mixed, so that no core is idle."""
 _MORE = (
     "What takes minutes, and Apache Kafka where the embedded broker tells as much: make test-all.",
     "Real containers: make stack. Faults on real brokers: make chaos. Ten thousand worlds: make explore.",
@@ -61,16 +62,14 @@ _MORE = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the files; tests marked ``timing`` are tried again where they fail; pytest says so in its summary."""
-    ranks = {name: rank for rank, name in enumerate(_FIRST)}
-    kinds: dict[bool, dict[Path, int]] = {True: {}, False: {}}
+    kinds: dict[tuple[str, ...], dict[Path, None]] = {_WAITING: {}, _COMPUTING: {}, (): {}}
     for item in items:
-        folders = set(item.path.parts) & ranks.keys()
-        rank = min((ranks[name] for name in folders), default=len(ranks))
-        kinds[bool(folders & _WAITING)][item.path] = rank
+        kind = next(folders for folders in kinds if not folders or set(folders) & set(item.path.parts))
+        kinds[kind][item.path] = None
     places: dict[Path, float] = {}
-    for waiting, files in kinds.items():
-        step = (_WAITING_UNTIL if waiting else 1.0) / max(1, len(files))
-        places |= {file: number * step for number, file in enumerate(sorted(files, key=files.__getitem__))}
+    for kind, files in kinds.items():
+        step = (_LONG_UNTIL if kind else 1.0) / max(1, len(files))
+        places |= {file: number * step for number, file in enumerate(files)}
     items.sort(key=lambda item: (item.path.name not in _LONGEST, places[item.path]))
     for item in items:
         if item.get_closest_marker("timing") is not None:

@@ -143,12 +143,12 @@ def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Pat
 
 
 def test_a_comparison_prints_a_table_and_a_simulation_writes_a_report(cli: CliRunner, tmp_path: Path) -> None:
-    arguments = ["compare", str(SMALL), "--set", "duration_s=4", "--seeds", "2", "--jobs", "2"]
+    arguments = ["compare", str(SMALL), "--set", "duration_s=2", "--seeds", "2", "--jobs", "2"]
     result = cli.invoke(app, [*arguments, "--policies", "eager", "--report", str(tmp_path / "c.html")])
     assert result.exit_code == 0, result.output
     assert "violations" in result.stdout
     report = tmp_path / "s.html"
-    result = cli.invoke(app, ["simulate", str(SMALL), "--set", "duration_s=10", "--report", str(report)])
+    result = cli.invoke(app, ["simulate", str(SMALL), "--set", "duration_s=4", "--report", str(report)])
     assert result.exit_code == 0, result.output
     assert "effective_accuracy" in result.stdout
     assert report.read_text(encoding="utf-8").count("<svg") == 4

@@ -34,7 +34,7 @@ from sluicegate.streams.topics import Topics
 from sluicegate_client import Client, Security
 from tests.harness import PATIENCE_S, PIXELS, settings_for, toy_catalogue
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 STAGES = ("planner", "admission", "router", "worker", "sink", "web", "http")
 PREFIX = "guarded"

@@ -88,6 +88,7 @@ def test_the_client_works_in_a_project_that_owns_packages_named_as_our_folders(
     assert "nothing answers at http://127.0.0.1:9" in ran(python, code, folder)
 
 
+@pytest.mark.thorough
 def test_the_server_is_installed_beside_packages_of_these_names(wheels: dict[str, Path], tmp_path: Path) -> None:
     folder, python = project(tmp_path, wheels["sluicegate"], wheels["sluicegate_client"])
     where = ran(python, MINE + "import sluicegate.sluice.main as ours; print(ours.__file__)", folder)

@@ -115,6 +115,7 @@ async def test_languages_are_told_apart_better_by_longer_n_grams_in_more_buckets
         assert right[b.variant.name] == pytest.approx(b.variant.accuracy, abs=0.001)
 
 
+@pytest.mark.thorough
 def test_digits_scale_in_accuracy_with_their_cost(built: list[BuiltModel]) -> None:
     found = {b.variant.name: b.variant.accuracy for b in built}
     assert list(found) == model_names(["digits"])[:CHEAP]

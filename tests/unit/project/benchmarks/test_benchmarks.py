@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[4]
 _EACH = """
 import ast, runpy, sys
@@ -25,6 +27,7 @@ for file in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_each_finds_what_it_imports_at_once_or_later(tmp_path: Path) -> None:
     files = sorted(map(str, [*(ROOT / "bench").glob("*.py"), *(ROOT / "bench").glob("*/*.py")]))
     assert len(files) > 20

@@ -354,6 +354,7 @@ def test_a_node_whose_port_is_taken_is_named_and_none_is_started(servers: Path, 
 
 
 @pytest.mark.kafka
+@pytest.mark.thorough
 def test_it_listens_on_loopback_only_and_keeps_its_data(kafka_url: str, tmp_path: Path, sluice_home: Path) -> None:
     del kafka_url  # where the session's cannot be had, this is skipped as well
     broker = LocalBroker(tmp_path, home=sluice_home)
