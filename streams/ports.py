@@ -30,6 +30,13 @@ class UnknownTopicError(ConfigurationError):
     """There is no such topic, or no such partition of it: it was not created yet, or it was deleted."""
 
 
+class MemberTakenError(ConfigurationError):
+    """Another consumer reads as the member of a group that this one is named as."""
+
+    def __init__(self, member: str | None, group: str | None) -> None:
+        super().__init__(f"member {member!r} of group {group!r} was taken by another consumer: give each its own name")
+
+
 class FencedError(BrokerError):
     """Another has taken over: nothing is written here any more."""
 

@@ -12,9 +12,9 @@ it back after ``rest`` seconds: it was a zombie that came back, which is fenced 
 was open for too long. Who reads without a group says with ``on_fenced`` what is to be done. What a record led to that
 has no topic is its dead letter, which ``bury`` makes.
 
-A client that gives no answer while the broker gives one to others (``answers``) is replaced. Who reads without a group
-reads on where it was, with all that is in flight; in a group the next client begins with what was committed, as after
-any other loss of partitions.
+A client that cannot read, or gives no answer while the broker gives one to others (``answers``), is replaced. Who
+reads without a group reads on where it was, with all that is in flight; in a group the next client begins with what was
+committed, as after any other loss of partitions.
 
 At least once, ``overlaps`` is told where another of the group may do, or have done, what is done here: the group has
 gone on without this member, or took from it what it had not finished, or gave it what was written before.
@@ -36,7 +36,16 @@ from sluicegate.stages.runtime.background_tasks import ended, raise_failures, st
 from sluicegate.stages.runtime.exactly_once import Elsewhere, ExactlyOnce, Instead
 from sluicegate.stages.runtime.offset_tracker import CommitTracker
 from sluicegate.stages.runtime.outbox import Outbox
-from sluicegate.streams.ports import Broker, Consumer, Letter, LostPartitionError, Record, TopicPartition
+from sluicegate.streams.ports import (
+    Broker,
+    BrokerError,
+    Consumer,
+    FencedError,
+    Letter,
+    LostPartitionError,
+    Record,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +126,7 @@ class Intake:
         self._started = asyncio.Event()
         self._asking = self._rebalancing = False
         self._asked = 0
+        self._unread: BrokerError | None = None
         self._next: dict[TopicPartition, int] = {}
         self.read = 0
         self.stepped: float | None = None
@@ -254,17 +264,26 @@ class Intake:
             await ended(tasks)
 
     async def _stands(self, reading: "asyncio.Task[None]") -> bool:
-        """Whether its client gives no answer; False once it has ended. After one look alone this process itself may
-        have stood still. Raises what ended it."""
+        """Whether its client gives no answer, or cannot read; False once it has ended. After one look alone this
+        process itself may have stood still. Raises what ended it."""
         seen = missed = 0
         while not (await asyncio.wait([reading], timeout=_LOOKS))[0]:
             is_still = self._asking and not self._rebalancing and self._asked == seen
             missed = missed + 1 if is_still else 0
             seen = self._asked
             if missed >= 2 and await self._broker_answers() and self._asked == seen:  # it may have answered meanwhile
+                log.warning("a client that reads %s gives no answer; another reads on", self._read_topics())
                 return True
+        failed = None if reading.cancelled() else reading.exception()
+        if failed is not None and failed is self._unread:
+            log.warning("%s: %s; another client reads on", self._read_topics(), failed)
+            await asyncio.sleep(self._rest)
+            return True
         reading.result()
         return False
+
+    def _read_topics(self) -> str:
+        return _topics(self._consumer.assignment() if self._consumer is not None else ())
 
     async def _broker_answers(self) -> bool:
         """Whether it does to another client: where the broker is away, a second client is no better."""
@@ -279,8 +298,8 @@ class Intake:
         return True
 
     async def _replaced(self, gone: Consumer, reading: "asyncio.Task[None]", stop: asyncio.Event) -> Consumer:
-        """Another client, in the place of ``gone``, which gives no answer. After ``stop`` one is tried: it commits."""
-        log.warning("a client that reads %s gives no answer; another reads on", _topics(gone.assignment()))
+        """Another client, in the place of ``gone``, which gives no answer or fails. After ``stop`` one is tried, which
+        commits."""
         self._started.clear()
         self._consumer = None  # what is still heard of it counts for nothing
         await ended([reading])
@@ -429,6 +448,11 @@ class Intake:
         self._asked += 1
         try:
             return await consumer.get_many(wait=wait, max_records=most)
+        except FencedError:  # another reads on
+            raise
+        except BrokerError as error:
+            self._unread = error
+            raise
         finally:
             self._asking = False
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.memory.sticky_assignor import assign
-from sluicegate.streams.ports import TopicPartition
+from sluicegate.streams.ports import MemberTakenError, TopicPartition
 
 Partitions = frozenset[TopicPartition]
 
@@ -109,9 +108,7 @@ class Group:
             member.expiry.cancel()
             member.expiry = None
         if member.participant is not None:
-            member.participant.fence(
-                ConfigurationError(f"member {member_id!r} of group {self._name!r} was taken by another consumer")
-            )
+            member.participant.fence(MemberTakenError(member_id, self._name))
 
     def _expire(self, member_id: str) -> None:
         del self._members[member_id]

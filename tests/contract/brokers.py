@@ -14,6 +14,10 @@ from sluicegate.streams.ports import Broker, Consumer, Producer, Record, TopicSp
 from sluicegate.streams.remote import server
 from tests.harness import PATIENCE_S
 
+MEMORY = pytest.param("memory", marks=pytest.mark.virtual)
+KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
+RDKAFKA = pytest.param("rdkafka", marks=(pytest.mark.kafka, pytest.mark.thorough))
+"""Of which kinds a broker is, as parameters of fixtures that make one."""
 _numbers = itertools.count()
 
 

@@ -9,11 +9,7 @@ import pytest
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings, MemorySettings
 from sluicegate.streams.ports import Broker
-from tests.contract.brokers import need_rdkafka, serve
-
-MEMORY = pytest.param("memory", marks=pytest.mark.virtual)
-KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
-RDKAFKA = pytest.param("rdkafka", marks=(pytest.mark.kafka, pytest.mark.thorough))
+from tests.contract.brokers import KAFKA, MEMORY, RDKAFKA, need_rdkafka, serve
 
 
 @pytest.fixture(params=["aiokafka", pytest.param("rdkafka", marks=pytest.mark.thorough)])

@@ -7,8 +7,8 @@ import pytest
 from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
-from sluicegate.streams.ports import Broker, Consumer, LostPartitionError, TopicPartition
-from tests.contract.brokers import eventually, need_rdkafka, new_topic, read, started, write
+from sluicegate.streams.ports import Broker, Consumer, LostPartitionError, MemberTakenError, TopicPartition
+from tests.contract.brokers import MEMORY, RDKAFKA, eventually, need_rdkafka, new_topic, read, started, write
 from tests.harness import PATIENCE_S
 
 
@@ -257,6 +257,33 @@ async def test_a_static_member_finds_its_partitions_as_it_left_them(grouping: Br
     assert back.assignment() == held
     await stays.get_many(wait=0.2)
     assert len(told.log) == events
+
+
+@pytest.mark.parametrize("grouping", [MEMORY, RDKAFKA], indirect=True)  # aiokafka does not say so, and joins again
+async def test_who_finds_another_in_its_place_as_a_static_member_is_told_so(grouping: Broker) -> None:
+    topic = await new_topic(grouping, 2)
+    group = f"{topic}.g"
+    first, second = (grouping.consumer(topics=[topic], group=group, member="one") for _ in range(2))
+    other = grouping.consumer(topics=[topic], group=group, member="other")
+    await first.start()
+    starting = asyncio.create_task(second.start())
+
+    async def reads_on() -> None:
+        while True:
+            await first.get_many(wait=0.1)
+
+    with pytest.raises(MemberTakenError, match=f"member 'one' of group '{group}' was taken by another consumer"):
+        async with asyncio.timeout(PATIENCE_S):
+            await reads_on()
+    await starting
+    await other.start()
+
+    async def split() -> bool:
+        await second.get_many(wait=0.0)
+        await other.get_many(wait=0.0)
+        return len(second.assignment()) == len(other.assignment()) == 1
+
+    await eventually(split)
 
 
 async def test_a_static_member_that_stays_away_is_replaced_after_the_session_timeout(grouping: Broker) -> None:

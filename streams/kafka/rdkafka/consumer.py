@@ -70,7 +70,7 @@ class RdkafkaConsumer:
         self._on_stop = on_stop
         self._inner: Any = None
         self._reading: Reading | None = None
-        self._fetcher = Fetcher(reads.group, on_unreadable=on_unreadable, on_refusal=self._fails)
+        self._fetcher = Fetcher(reads.group, member=reads.member, on_unreadable=on_unreadable, on_refusal=self._fails)
         self._given: frozenset[TopicPartition] = frozenset()
         self._settled = asyncio.Event()
         self._identity: object = None

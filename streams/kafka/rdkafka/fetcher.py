@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from sluicegate.streams.kafka.fetched_batches import MAX_UNPACKED, headers_of
 from sluicegate.streams.kafka.rdkafka.connection import tell
 from sluicegate.streams.kafka.rdkafka.reading import Ask, Reading
-from sluicegate.streams.ports import BrokerError, Record, TopicPartition, Unreadable
+from sluicegate.streams.ports import BrokerError, MemberTakenError, Record, TopicPartition, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ _REFUSED = (
     KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.FENCED_INSTANCE_ID, KafkaError.UNSUPPORTED_VERSION,
     KafkaError.UNSUPPORTED_ASSIGNOR, KafkaError._AUTHENTICATION, KafkaError._FATAL,
 )  # fmt: skip
+_TAKEN = "group.instance.id"
+"""In what the library says of a fatal error: another is this static member now."""
 _QUEUED = 10_000
 """Messages of other partitions that are looked through for what is told of a batch that cannot be read."""
 
@@ -41,18 +43,20 @@ _QUEUED = 10_000
 class Fetcher:
     """What is fetched of the partitions that a consumer holds. Used by the loop, but for what says it is the thread's.
 
-    ``group``: of which it is a member, if any. ``on_unreadable`` is told of each record that cannot be read,
-    ``on_refusal`` why nothing will be.
+    ``group``: of which it is a member, if any, and by the name of ``member``, where it has one. ``on_unreadable`` is
+    told of each record that cannot be read, ``on_refusal`` why nothing will be.
     """
 
     def __init__(
         self,
         group: str | None,
         *,
+        member: str | None,
         on_unreadable: Callable[[Unreadable], None],
-        on_refusal: Callable[[BrokerError], None],
+        on_refusal: Callable[[Exception], None],
     ) -> None:
         self._group = group
+        self._member = member
         self._on_unreadable = on_unreadable
         self._on_refusal = on_refusal
         self._inner: Any = None
@@ -259,7 +263,10 @@ class Fetcher:
         elif code == KafkaError._AUTO_OFFSET_RESET and place in self._at:
             self.doubted.setdefault(place, time.monotonic())
         elif code in _REFUSED and (code != KafkaError.GROUP_AUTHORIZATION_FAILED or self._group is not None):
-            self._on_refusal(BrokerError(f"cannot read: {error.str()}"))
+            taken = code == KafkaError.FENCED_INSTANCE_ID or (code == KafkaError._FATAL and _TAKEN in error.str())
+            self._on_refusal(
+                MemberTakenError(self._member, self._group) if taken else BrokerError(f"cannot read: {error.str()}")
+            )
         else:
             log.warning("%s: %s", place.topic or self._group, error.str())
         return None

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from sluicegate.domain.errors import ConfigurationError
 from sluicegate.stages.runtime.consumer_loop import Intake
 from sluicegate.streams.memory.broker import MemoryBroker
-from sluicegate.streams.ports import BrokerError, Consumer, Record, TopicPartition, TopicSpec
+from sluicegate.streams.ports import BrokerError, Consumer, FencedError, Record, TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.virtual
 
@@ -32,6 +33,7 @@ class Reading:
         self.grouped = grouped
         self.clients: list[Consumer] = []
         self.standing: set[Consumer] = set()
+        self.broken: dict[Consumer, Exception] = {}
         self.goes_on = asyncio.Event()
         self.stops_too = False
         self.held: list[Record] = []
@@ -60,6 +62,8 @@ class Reading:
                 return await self._fetched_and_kept(get_many, options)
             if consumer in self.standing:
                 await self.goes_on.wait()
+            if (error := self.broken.get(consumer)) is not None:
+                raise error
             return await get_many(**options)
 
         async def stops() -> None:
@@ -308,3 +312,42 @@ async def test_what_a_client_brings_after_it_was_replaced_is_not_done_twice(brok
     await ask(broker, b"c")
     await reading.end(b"a", b"b", b"c", committed_to=3)
     assert len(reading.clients) == 2
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_one_that_cannot_read_for_a_moment_is_replaced_and_nothing_is_lost(
+    broker: MemoryBroker, grouped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading = Reading(broker, grouped=grouped)
+    await ask(broker, b"a", b"b")
+    await until(lambda: len(reading.seen) == 2)
+    await asyncio.sleep(0.2)
+    reading.hold = True
+    await ask(broker, b"held")
+    await until(lambda: len(reading.seen) == 3)
+    for number in range(2):
+        reading.broken[reading.clients[number]] = BrokerError("cannot read")
+        await until(lambda number=number: len(reading.clients) == number + 2)
+    await ask(broker, b"after")
+    await until(lambda: b"after" in reading.seen)
+    assert sorted(set(reading.seen[2:])) == [b"after", b"held"]
+    assert reading.seen.count(b"held") == 1 or grouped
+    assert await committed(broker) == 2
+    for record in reading.held:
+        reading.intake.done(record)
+    await asyncio.sleep(0.3)
+    assert await committed(broker) == 4
+    assert "work: cannot read; another client reads on" in caplog.text
+    reading.stop.set()
+    await reading.task
+
+
+@pytest.mark.parametrize("error", [FencedError("another has taken over"), ConfigurationError("member taken")])
+async def test_what_no_other_client_would_mend_ends_it(broker: MemoryBroker, error: Exception) -> None:
+    reading = Reading(broker, grouped=True)
+    await ask(broker, b"a")
+    await until(lambda: len(reading.seen) == 1)
+    reading.broken[reading.clients[0]] = error
+    with pytest.raises(type(error), match=str(error)):
+        await reading.task
+    assert len(reading.clients) == 1
