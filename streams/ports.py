@@ -41,9 +41,9 @@ class FencedError(BrokerError):
     """Another has taken over: nothing is written here any more."""
 
 
-class LettersTooLargeError(BrokerError):
-    """Nothing was written, because some letters are too large for their topics: those at the indexes ``letters``, or,
-    where there are several and only the broker knows the limit, at least one of them."""
+class LettersNotTakenError(BrokerError):
+    """Nothing was written, because some letters are such as their topics never take, too large for one: those at the
+    indexes ``letters``, or, where there are several and only the broker knows which, at least one of them."""
 
     def __init__(self, message: str, letters: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -211,7 +211,7 @@ class Transactions(Protocol):
 
     async def write(self, letters: Sequence[Letter], offsets: Mapping[TopicPartition, int], group: str) -> None:
         """All of it, or nothing. Raises FencedError once the id is another's, BrokerError where it may be tried again,
-        LettersTooLargeError or LettersWithoutTopicError where that takes other letters."""
+        LettersNotTakenError or LettersWithoutTopicError where that takes other letters."""
         ...
 
     async def stop(self) -> None:

@@ -40,7 +40,7 @@ from sluicegate.streams.ports import (
     FencedError,
     Headers,
     Letter,
-    LettersTooLargeError,
+    LettersNotTakenError,
     Record,
     TopicPartition,
     Transactions,
@@ -225,7 +225,7 @@ class Reclaimer:
             self._meters.add("sluice_dead_letters", "planner", said.buried)
 
     def _instead(self, read: _Read, device: str, error: InvalidInputError) -> _Said:
-        """What becomes of a record that is too large to go on. Raises FencedError where another planner leads."""
+        """What becomes of a record that cannot go on as it is. Raises FencedError where another planner leads."""
         record, message = read
         if isinstance(message, InvalidInputError):
             return self._buried(record._replace(value=b""), message)
@@ -237,13 +237,13 @@ class Reclaimer:
     async def _write_all(
         self, transactions: Transactions, moves: Sequence[tuple[_Read, _Said | None]], device: str, group: str
     ) -> None:
-        """In one transaction; one each, where some are too large."""
+        """In one transaction; one each, where some are not taken."""
         last, _ = moves[-1][0]
         behind = {TopicPartition(last.topic, last.partition): last.offset + 1}
         all_said = [said for _, said in moves if said is not None]
         try:
             await self._transact(transactions, all_said, behind, group)
-        except LettersTooLargeError as error:
+        except LettersNotTakenError as error:
             if len(moves) > 1:
                 for move in moves:
                     await self._write_all(transactions, [move], device, group)
@@ -251,7 +251,7 @@ class Reclaimer:
                 told = InvalidInputError("record", str(error))
                 try:
                     await self._transact(transactions, [self._instead(moves[0][0], device, told)], behind, group)
-                except LettersTooLargeError as refused:
+                except LettersNotTakenError as refused:
                     log.error("what becomes of %s can never be written: %s", last.place, refused)
                     await transactions.write([], behind, group)
 

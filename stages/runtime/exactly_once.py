@@ -1,15 +1,15 @@
 """Exactly-once delivery: what a partition's records led to is written together with their offsets, in transactions.
 
-Rules. Each record leads to one letter, or to the one that is to be said instead where that is too large for its topic,
-at once or later; those behind it wait. One that repeats another leads to none. A letter whose topic does not exist (any
-more) cannot wait for it, as all behind it would: what is said instead goes elsewhere, at last to the dead letters.
-Letters of the contiguous prefix of answered records are written at once with the offset behind them, then their records
-are done; what is answered meanwhile, and ``interval`` seconds after that, is written together, at most ``_MOST`` of it,
-or ``_MOST_BYTES``. Partitions do not wait for each other. One begins with its transactions' id, which fences whoever
-had it before, and only then with the committed offset; where the broker is not ready for that, it is tried again for
-``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are another's. Where it is not
-known whether a transaction was written (its answer was lost), the committed offset says so, once the transactions have
-begun anew, which ends what was left open.
+Rules. Each record leads to one letter, or to the one that is to be said instead where its topic never takes that (it is
+too large, for one), at once or later; those behind it wait. One that repeats another leads to none. A letter whose
+topic does not exist (any more) cannot wait for it, as all behind it would: what is said instead goes elsewhere, at last
+to the dead letters. Letters of the contiguous prefix of answered records are written at once with the offset behind
+them, then their records are done; what is answered meanwhile, and ``interval`` seconds after that, is written together,
+at most ``_MOST`` of it, or ``_MOST_BYTES``. Partitions do not wait for each other. One begins with its transactions'
+id, which fences whoever had it before, and only then with the committed offset; where the broker is not ready for that,
+it is tried again for ``patience`` seconds. Once it is fenced here, nothing more of it is written: its records are
+another's. Where it is not known whether a transaction was written (its answer was lost), the committed offset says so,
+once the transactions have begun anew, which ends what was left open.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from sluicegate.streams.ports import (
     Consumer,
     FencedError,
     Letter,
-    LettersTooLargeError,
+    LettersNotTakenError,
     LettersWithoutTopicError,
     Record,
     TopicPartition,
@@ -51,7 +51,7 @@ def transactional_id(group: str, partition: TopicPartition) -> str:
 
 
 Instead = Callable[[InvalidInputError], Letter | None]
-"""What to write in the place of a letter that is too large; it is told why. None: its record is answered later."""
+"""What to write in the place of a letter that its topic never takes; it is told why. None: the record waits for one."""
 Elsewhere = Callable[[InvalidInputError], Letter]
 """What to write, to another topic, in the place of a letter that has none; it is told why."""
 
@@ -86,7 +86,7 @@ class _Lane:
         return bool(self.order) and self.order[0] in self.answers
 
     def due(self) -> list[_Answer]:
-        """The prefix that is answered; alone, where one of several was refused for its size."""
+        """The prefix that is answered; alone, where one of several was refused."""
         found: list[_Answer] = []
         size = 0
         most = 1 if self.order and self.order[0] < self.alone_below else _MOST
@@ -102,7 +102,7 @@ class _Lane:
         return found
 
     def refused(self, answers: Sequence[_Answer], error: BrokerError) -> None:
-        """At least one of these is too large. What was to be said instead is too large as well: nothing can be."""
+        """At least one of these is never taken. Where what was to be said instead is not either, nothing can be."""
         if len(answers) > 1:
             self.alone_below = answers[-1].record.offset + 1
             return
@@ -232,7 +232,7 @@ class ExactlyOnce:
         written: Callable[[], None] | None = None,
         elsewhere: Sequence[Elsewhere] = (),
     ) -> None:
-        """What ``record`` led to, if anything, what to say ``instead`` where that is too large, ``elsewhere`` where it
+        """What ``record`` led to, if anything, what to say ``instead`` where that is not taken, ``elsewhere`` where it
         has no topic, and who is told once it is ``written``. Ignored where it is."""
         lane = self._lanes.get(TopicPartition(record.topic, record.partition))
         if lane is not None and lane.order and record.offset >= lane.order[0]:
@@ -288,7 +288,7 @@ class ExactlyOnce:
                 return
             letters = [answer.letter for answer in written if answer.letter is not None]
             await lane.transactions.write(letters, {partition: behind}, self._group)
-        except (LettersTooLargeError, LettersWithoutTopicError) as error:
+        except (LettersNotTakenError, LettersWithoutTopicError) as error:
             log.warning("%s", error)
             await self._say_otherwise(lane, [written[i] for i in error.letters], error)
             self._answered.set()
@@ -312,9 +312,9 @@ class ExactlyOnce:
                 self._answered.set()
 
     async def _say_otherwise(
-        self, lane: _Lane, answers: Sequence[_Answer], error: LettersTooLargeError | LettersWithoutTopicError
+        self, lane: _Lane, answers: Sequence[_Answer], error: LettersNotTakenError | LettersWithoutTopicError
     ) -> None:
-        if isinstance(error, LettersTooLargeError):
+        if isinstance(error, LettersNotTakenError):
             lane.refused(answers, error)
         elif not lane.without_topic(answers, error):
             await asyncio.sleep(self._retry)

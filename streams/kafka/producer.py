@@ -55,10 +55,10 @@ class InvalidRecordError(BrokerResponseError):  # type: ignore[misc]
 
 kafka_errors[InvalidRecordError.errno] = InvalidRecordError
 
-_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-_REFUSED = (*_TOO_LARGE, InvalidTimestampError, InvalidRecordError)
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+NOT_TAKEN = (*TOO_LARGE, InvalidTimestampError, InvalidRecordError)
 """Errors for a record in a batch: sent again, that one is refused again."""
-_NOT_WRITTEN = (*_REFUSED, OutOfOrderSequenceNumber)
+_NOT_WRITTEN = (*NOT_TAKEN, OutOfOrderSequenceNumber)
 """Errors by which the broker says that it has not taken a batch: sending again makes no duplicates."""
 
 _TOPIC_WAIT = 3.0
@@ -256,7 +256,7 @@ class KafkaProducer:
             sending.succeed(future.result())
         elif isinstance(error, _NOT_WRITTEN):
             self._renew(inner, error)
-            alone = isinstance(error, _REFUSED)
+            alone = isinstance(error, NOT_TAKEN)
             if alone and sending.size > self._settings.batch_bytes:  # it was a batch of its own
                 self._refuse(sending, error)
                 return
@@ -286,7 +286,7 @@ class KafkaProducer:
                 raise DeliveryError(f"{topic}: the producer was stopped")
             sent = await self._by(inner, (_send_alone if alone else _send)(inner, sending))
             sending.succeed(await sent)
-        except _REFUSED as error:
+        except NOT_TAKEN as error:
             self._renew(inner, error)
             if alone:
                 self._refuse(sending, error)
@@ -299,7 +299,7 @@ class KafkaProducer:
         return alone
 
     def _refuse(self, sending: _Sending, error: Exception) -> None:
-        if isinstance(error, _TOO_LARGE):
+        if isinstance(error, TOO_LARGE):
             self._limits.refused(sending.topic, sending.size)
             told = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
         else:

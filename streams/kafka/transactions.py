@@ -20,7 +20,6 @@ from aiokafka.errors import (
     InvalidProducerEpoch,
     KafkaConnectionError,
     KafkaError,
-    MessageSizeTooLargeError,
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
 )
@@ -34,13 +33,14 @@ from sluicegate.streams.kafka.connection import (
     unreachable,
 )
 from sluicegate.streams.kafka.consumer import Counts
-from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits
+from sluicegate.streams.kafka.producer import NOT_TAKEN, TOO_LARGE
+from sluicegate.streams.kafka.topic_limits import UNLIMITED, Limits, not_taken
 from sluicegate.streams.memory.partitioner import partition_of
 from sluicegate.streams.ports import (
     BrokerError,
     FencedError,
     Letter,
-    LettersTooLargeError,
+    LettersNotTakenError,
     LettersWithoutTopicError,
     TopicPartition,
 )
@@ -64,11 +64,12 @@ _REFUSED = (TransactionalIdAuthorizationFailed, ClusterAuthorizationFailedError,
 
 
 class _RefusedError(KafkaError):  # type: ignore[misc]
-    """The broker has refused these letters for their size."""
+    """The broker has refused the batches of these letters for what is in them, because of ``why``."""
 
-    def __init__(self, letters: tuple[int, ...]) -> None:
-        super().__init__(f"{len(letters)} letters are too large")
+    def __init__(self, letters: tuple[int, ...], why: BaseException) -> None:
+        super().__init__(f"{len(letters)} letters are refused ({why})")
         self.letters = letters
+        self.why = why
 
 
 class MissingTopics:
@@ -138,7 +139,9 @@ class KafkaTransactions:
                 await self._stop(inner)
             if isinstance(error, _RefusedError):
                 topics = ", ".join(sorted({letters[i].topic for i in error.letters}))
-                raise LettersTooLargeError(f"{self._id}: too large for {topics}", error.letters) from error
+                large = isinstance(error.why, TOO_LARGE)
+                told = f"too large for {topics}" if large else not_taken(topics, str(error.why))
+                raise LettersNotTakenError(f"{self._id}: {told}", error.letters) from error
             raise BrokerError(f"{self._id}: not written ({error})") from error
         except LettersWithoutTopicError:
             inner._sender.sender_task.cancel()  # it would go on asking for the topic, and the client wait for it
@@ -171,8 +174,8 @@ class KafkaTransactions:
         finally:
             sending.cancel()
         told, *results = sending.result()
-        if refused := tuple(i for i, result in enumerate(results) if isinstance(result, MessageSizeTooLargeError)):
-            raise _RefusedError(refused)
+        if refused := {i: result for i, result in enumerate(results) if isinstance(result, NOT_TAKEN)}:
+            raise _RefusedError(tuple(refused), min(refused.items())[1])
         for result in (*results, told):
             if isinstance(result, BaseException):
                 raise result
@@ -219,7 +222,7 @@ class KafkaTransactions:
     def _check_sizes(self, letters: Sequence[Letter]) -> None:
         told = [(i, self._limits.excess(one.topic, one.key, one.value, one.headers)) for i, one in enumerate(letters)]
         if refused := [(i, excess) for i, excess in told if excess is not None]:
-            raise LettersTooLargeError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
+            raise LettersNotTakenError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
 
     async def _connect(self) -> Any:
         settings = self._settings

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -23,10 +24,12 @@ from sluicegate.streams.ports import (
     BrokerError,
     FencedError,
     Letter,
+    LettersNotTakenError,
     LettersWithoutTopicError,
     TopicPartition,
     TopicSpec,
 )
+from tests.contract.brokers import new_topic
 from tests.harness import PATIENCE_S, running, settings_for
 
 pytestmark = pytest.mark.kafka
@@ -117,6 +120,32 @@ async def test_letters_without_a_topic_are_named_and_the_others_can_be_written(
     await broker.admin().create_topics([TopicSpec(name=gone.topic)])
     await writer.write(letters[1:], {source: 9}, group)
     assert await read(broker, gone, 2) == [b"1", b"2"]
+    await writer.stop()
+
+
+@pytest.mark.parametrize("fault", ["no key", "from tomorrow"])
+async def test_letters_that_their_topic_never_takes_are_named_and_the_others_can_be_written(
+    broker: Broker, fault: str
+) -> None:
+    """They were told as letters to be tried again, which stalled their partition for ever."""
+    source, _ = await topics(broker)
+    target = TopicPartition(await new_topic(broker, compacted=fault == "no key"), 0)
+    group, now = uuid.uuid4().hex, time.time()
+    writer = broker.transactions(f"{group}/a")
+    await writer.start()
+    refused = {
+        "no key": Letter(target.topic, b"refused"),
+        "from tomorrow": Letter(target.topic, b"refused", key=b"k", timestamp=now + 86_400.0),
+    }[fault]
+    before, behind = (Letter(target.topic, value, key=b"k", timestamp=now) for value in (b"before", b"behind"))
+    for letters, at_fault in [((before, refused, behind), 1), ((refused,), 0)]:
+        with pytest.raises(LettersNotTakenError, match=target.topic) as raised:
+            async with asyncio.timeout(PATIENCE_S):
+                await writer.write(letters, {source: 7}, group)
+        assert at_fault in raised.value.letters
+    await writer.write([before, behind], {source: 8}, group)
+    assert await read(broker, target, 2) == [b"before", b"behind"]
+    assert await broker.admin().committed(group, source) == 8
     await writer.stop()
 
 

@@ -34,10 +34,10 @@ from sluicegate.streams.topics import check_topic_name
 
 log = logging.getLogger(__name__)
 
-_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-_REFUSED = (
-    *_TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD,
-)  # fmt: skip
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+AT_FAULT = (*TOO_LARGE, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
+"""Errors for a record that its topic never takes, or for its batch, where the broker does not say which."""
+_REFUSED = (*AT_FAULT, KafkaError._INVALID_DIFFERENT_RECORD)
 """Errors for a record in a batch, this one or another."""
 _TOPIC_WAIT = 3.0
 """Seconds that a topic may take to be known after it was created."""
@@ -254,7 +254,7 @@ class RdkafkaProducer:
         self._end(sending, DeliveryError(f"{sending.topic}: not acknowledged ({error.str()})"))
 
     def _refusal(self, sending: _Sending, error: KafkaError) -> InvalidInputError:
-        if error.code() in _TOO_LARGE:
+        if error.code() in TOO_LARGE:
             self._limits.refused(sending.topic, sending.size)
             said = f"{sending.size} bytes are too large for topic {sending.topic}; send less at once"
         else:

@@ -22,9 +22,10 @@ from sluicegate.domain.errors import ConfigurationError
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.kafka.consumer import Counts
 from sluicegate.streams.kafka.rdkafka.connection import client_log, connection, failed, in_thread, writing
-from sluicegate.streams.kafka.topic_limits import Limits
+from sluicegate.streams.kafka.rdkafka.producer import AT_FAULT, TOO_LARGE
+from sluicegate.streams.kafka.topic_limits import Limits, not_taken
 from sluicegate.streams.kafka.transactions import BACKOFF_MS, MissingTopics
-from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersTooLargeError, TopicPartition
+from sluicegate.streams.ports import BrokerError, FencedError, Letter, LettersNotTakenError, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ _REFUSED = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION,
 )  # fmt: skip
-_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class _UnsentError(BrokerError):
@@ -115,14 +115,20 @@ class RdkafkaTransactions:
         except KafkaException as raised:
             error = failed(raised)
             seen = {error.code(), *(fate.code() for fate in fates.values())}
-            if seen & set(_FENCED) or not self._undone(inner):
+            fenced = not seen.isdisjoint(_FENCED)
+            undone = not fenced and self._undone(inner)  # which hears of further fates
+            refused = tuple(i for i, fate in fates.items() if fate.code() in AT_FAULT)
+            # Refused batches leave a gap in the sequence numbers, which an undone transaction does not close.
+            if refused or not undone:
                 self._inner = None
                 inner.purge()
-            if seen & set(_FENCED):
+            if fenced:
                 raise FencedError(f"{self._id}: another has taken over") from raised
-            if refused := tuple(i for i, fate in fates.items() if fate.code() in _TOO_LARGE):
+            if refused:
                 topics = ", ".join(sorted({letters[i].topic for i in refused}))
-                raise LettersTooLargeError(f"{self._id}: too large for {topics}", refused) from raised
+                why = fates[refused[0]]
+                told = f"too large for {topics}" if why.code() in TOO_LARGE else not_taken(topics, why.str())
+                raise LettersNotTakenError(f"{self._id}: {told}", refused) from raised
             told = f"{self._id}: not written ({error.str()})"
             raise (_UnsentError(told, tuple(fates)) if fates else BrokerError(told)) from raised
 
@@ -201,7 +207,7 @@ class RdkafkaTransactions:
     def _check_sizes(self, letters: Sequence[Letter]) -> None:
         told = [(i, self._limits.excess(one.topic, one.key, one.value, one.headers)) for i, one in enumerate(letters)]
         if refused := [(i, excess) for i, excess in told if excess is not None]:
-            raise LettersTooLargeError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
+            raise LettersNotTakenError(f"{self._id}: {refused[0][1]}", tuple(i for i, _ in refused))
 
 
 def _once_there_is_room(inner: Any, produce: Callable[[], None], until: float) -> None:

@@ -24,7 +24,7 @@ from sluicegate.streams.ports import (
     BrokerError,
     FencedError,
     Letter,
-    LettersTooLargeError,
+    LettersNotTakenError,
     Record,
     TopicPartition,
     TopicSpec,
@@ -50,7 +50,7 @@ class Fenced:
         if Fenced.newest is not self:
             raise FencedError("another has taken over")
         if any(len(letter.value or b"") > self.limit for letter in letters):
-            raise LettersTooLargeError("too large", tuple(range(len(letters))))
+            raise LettersNotTakenError("too large", tuple(range(len(letters))))
         self.written += letters
 
     async def stop(self) -> None: ...

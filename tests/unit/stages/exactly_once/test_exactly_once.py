@@ -17,7 +17,7 @@ from sluicegate.streams.ports import (
     Consumer,
     FencedError,
     Letter,
-    LettersTooLargeError,
+    LettersNotTakenError,
     LettersWithoutTopicError,
     Record,
     TopicPartition,
@@ -79,7 +79,7 @@ class InMemory:
         if large:
             # Several in one batch of the broker's: it does not say which of them.
             refused = large if self._log.tells else tuple(range(len(letters)))
-            raise LettersTooLargeError("too large", refused)
+            raise LettersNotTakenError("too large", refused)
         assert group == "group"
         self._log.letters += [letter.value for letter in letters]
         self._log.committed = offsets[SOURCE]
