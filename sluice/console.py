@@ -44,6 +44,11 @@ def moment(at: float) -> str:
         return "not known"
 
 
+def visible(text: str) -> str:
+    """``text`` in one line, and nothing in it that a terminal obeys: of strangers' words such as escape sequences."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def print_aside(text: str) -> None:
     """A dim paragraph, broken between words alone: names of variants have hyphens."""
     width = max(out.width, _NARROWEST)

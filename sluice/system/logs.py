@@ -20,7 +20,7 @@ import orjson
 from rich.logging import RichHandler
 from typing_extensions import override
 
-from sluicegate.sluice.console import err
+from sluicegate.sluice.console import err, visible
 
 _PASSING = ("GroupCoordinatorNotAvailable", "NotLeaderForPartition", "Marking the coordinator dead", "Heartbeat failed")
 _ABOUT = ("query_ids", "record")
@@ -83,15 +83,22 @@ class JsonFormatter(logging.Formatter):
 
 
 class PlainFormatter(logging.Formatter):
-    """Time, level and message in one line, whose own newlines are escaped; a traceback in lines of its own below it."""
+    """Time, level and message in one line, whatever is in it; a traceback in lines of its own below it."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
         """The lines, without the last one's end."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(sep=" ", timespec="milliseconds")
-        message = record.getMessage().replace("\n", "\\n")
-        told = f"{at} {record.levelname:7} {message}"
+        told = f"{at} {record.levelname:7} {visible(record.getMessage())}"
         return f"{told}\n{self.formatException(record.exc_info)}" if record.exc_info else told
+
+
+class _TerminalFormatter(logging.Formatter):
+    """The message alone, for a handler that tells the rest."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(record.message)
 
 
 class _ToStderr(logging.Handler):
@@ -114,7 +121,7 @@ def show_logs(*, verbose: bool = False, level: str = "warning", as_json: bool = 
         handler.setFormatter(JsonFormatter())
     elif err.is_terminal:
         handler = RichHandler(console=err, show_path=False)
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(_TerminalFormatter())
     else:
         handler = _ToStderr()
         handler.setFormatter(PlainFormatter())

@@ -15,7 +15,7 @@ from sluicegate.sluice.audit.fault_windows import WindowReport, read_windows
 from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.audit.topic_audit import AuditReport, read_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, moment, one_line_errors, out, print_json
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, moment, one_line_errors, out, print_json, visible
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.topics import Topics
@@ -113,7 +113,7 @@ def table(report: AuditReport) -> Table:
         bad = name in {"lost", "duplicates", "unknown", "late, not marked", *promised}
         style = ("red" if count else "green") if bad else ""
         key = "late_unmarked" if name.startswith("late") else name
-        shown.add_row(escape(name), str(count), escape(", ".join(report.examples.get(key, ()))), style=style)
+        shown.add_row(escape(name), str(count), escape(visible(", ".join(report.examples.get(key, ())))), style=style)
     for kind, money in report.cost.items():
         shown.add_row(escape(f"cost of instances, {kind.replace('_', ' ')}"), f"{money:.4f}", "")
     return shown
@@ -138,7 +138,7 @@ def promises_table(streams: Sequence[StreamReport]) -> Table:
     for stream in worst_first[:_STREAMS_SHOWN]:
         name = stream.app if stream.stream == stream.app else f"{stream.app}/{stream.stream}"
         shown.add_row(
-            escape(name),
+            escape(visible(name)),
             str(stream.broken - stream.unannounced),
             str(stream.unannounced),
             str(stream.queries),

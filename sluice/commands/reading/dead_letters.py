@@ -19,7 +19,7 @@ from sluicegate.sluice.audit.dead_letter_replay import (
 )
 from sluicegate.sluice.audit.result_log import nothing_there
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import JsonOption, err, moment, one_line_errors, out, print_json
+from sluicegate.sluice.console import JsonOption, err, moment, one_line_errors, out, print_json, visible
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker
 from sluicegate.streams.records.cloudevents import parse_time
@@ -153,7 +153,8 @@ def _row(one: Replay) -> dict[str, Any]:
 
 def _show(found: Sequence[Replay], told: str) -> None:
     for one in found[-_SHOWN:]:
-        out.print(escape(_in_lines(one)), highlight=False, soft_wrap=True)
+        for line in _in_lines(one):
+            out.print(escape(visible(line)), highlight=False, soft_wrap=True)
     more = f" (the newest {_SHOWN} are shown)" if len(found) > _SHOWN else ""
     out.print(told + more, highlight=False)
 
@@ -162,11 +163,11 @@ def _tell_others(found: Sequence[Replay], book: ReplayBook) -> None:
     """Where none is meant, which there are: of a mistyped reason or app there are none either."""
     if not found and book.others:
         told = f"none is of these apps, reasons and times; there are: {', '.join(sorted(book.others))}"
-        err.print(told, markup=False, highlight=False, soft_wrap=True)
+        err.print(visible(told), markup=False, highlight=False, soft_wrap=True)
 
 
-def _in_lines(one: Replay) -> str:
+def _in_lines(one: Replay) -> tuple[str, ...]:
     letter = one.letter
     named = "  ".join(filter(None, (moment(letter.at), "/".join(map(str, letter.origin)), letter.query_id)))
     again = f"no, {one.refused}" if one.refused else "yes"
-    return f"{named}\n  {letter.reason}: {letter.message[:200]}\n  asked again: {again}"
+    return named, f"  {letter.reason}: {letter.message[:200]}", f"  asked again: {again}"

@@ -17,7 +17,7 @@ from sluicegate.planner.problems.throughput import throughput
 from sluicegate.sluice.audit.result_log import find_results
 from sluicegate.sluice.catalogue.open_catalogue import known_catalogue
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out
+from sluicegate.sluice.console import EXIT_FAILED, JsonOption, err, one_line_errors, out, visible
 from sluicegate.sluice.settings.settings import Settings, load
 from sluicegate.sluice.system.deployed_gpus import Gpus
 from sluicegate.streams.ports import Broker, Record, TopicPartition
@@ -222,5 +222,5 @@ def table(outcome: Outcome, plan: Plan | None, not_hosted: list[tuple[str, str]]
             rows.append(("chosen" if _chosen(placement, outcome) else "alternative", text))
     rows += [("not hosted", f"{name}, {why}") for name, why in not_hosted]
     for name, text in rows:
-        shown.add_row(name, escape(text))
+        shown.add_row(name, escape(visible(text)))
     return shown

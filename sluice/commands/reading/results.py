@@ -15,7 +15,7 @@ from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome
 from sluicegate.sluice.audit.result_log import follow_results, nothing_there, read_results, result_topics
 from sluicegate.sluice.catalogue.run_folders import open_broker
-from sluicegate.sluice.console import JsonOption, err, one_line_errors, out
+from sluicegate.sluice.console import JsonOption, err, one_line_errors, out, visible
 from sluicegate.sluice.settings.settings import load
 from sluicegate.streams.ports import Broker, Record, Unreadable
 from sluicegate.streams.records import codec
@@ -147,7 +147,7 @@ def _shown(record: Record) -> str:
     try:
         return line(_decoded(record))
     except InvalidInputError as error:
-        return f"[red]unreadable[/] {record.place}: {escape(str(error))}"
+        return f"[red]unreadable[/] {record.place}: {escape(visible(str(error)))}"
 
 
 def line(outcome: Outcome) -> str:
@@ -161,4 +161,4 @@ def line(outcome: Outcome) -> str:
         text += f"  {outcome.reason}"
     if outcome.detail:
         text += f"  {outcome.detail}"
-    return f"[{colour}]{mark:9}[/] {escape(text)}"
+    return f"[{colour}]{mark:9}[/] {escape(visible(text))}"

@@ -1,5 +1,6 @@
 """Ids and words of strangers, as results, explanations and audits show them: to the letter."""
 
+import asyncio
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from sluicegate.sluice.audit.fault_windows import FaultWindow
 from sluicegate.sluice.audit.promise_audit import StreamReport
 from sluicegate.sluice.audit.topic_audit import Audit
 from sluicegate.sluice.commands.models.register import show
-from sluicegate.sluice.commands.reading import explain
+from sluicegate.sluice.commands.reading import dead_letters, explain
 from sluicegate.sluice.commands.reading.audit import promises_table, table, windows_table
 from sluicegate.sluice.commands.reading.results import line
 from sluicegate.sluice.console import out
@@ -26,6 +27,8 @@ from sluicegate.sluice.registration.register import Registration
 from sluicegate.streams.memory.broker import MemoryBroker
 from sluicegate.streams.ports import Record
 from sluicegate.streams.records import codec
+from sluicegate.streams.records import dead_letters as dead_letters_format
+from sluicegate.streams.records.codec_types import Message
 from sluicegate.streams.topics import Topics
 
 TOPICS = Topics("t")
@@ -56,6 +59,54 @@ def test_a_result_is_shown_to_the_letter(strange: str) -> None:
     )
     hosted = replace(outcome(strange), variant=f"v{strange}", device=f"d{strange}")
     assert f"v{strange} (0.0 %)  d{strange}  batch 0" in shown(line(hosted))
+
+
+def test_what_a_stranger_wrote_is_one_line_and_no_order_to_the_terminal() -> None:
+    """A tab title, a colour, a line that looks like another outcome, text that runs backwards."""
+    hostile = replace(
+        outcome("q"),
+        detail="parameters.\x1b]0;mine\x07\x1b[31m\nanswered  other\r\x9b1m\u202e: is unknown",
+        variant="v\x1b[1m",
+        promise=None,
+    )
+    seen = r"parameters.\x1b]0;mine\x07\x1b[31m\nanswered  other\r\x9b1m\u202e: is unknown"
+    assert shown(line(hostile)).endswith(f"  model_error  {seen}\n")
+    told = shown(explain.table(hostile, None, [("other\x1b[1m", "too slow")]))
+    assert f"model_error: {seen}" in told and r"other\x1b[1m, too slow" in told
+    assert not set(told) - {"\n"} - {c for c in told if c.isprintable()}
+    stream = StreamReport(
+        app="cats", stream="s\x1b[1m\n", queries=1, rejected=0, misses=1, mcd=1, worst={2: 1}, kept=False, broken=1,
+        unannounced=1, agrees=True, example=(), broken_at=(), unannounced_at=(),
+    )  # fmt: skip
+    assert r"cats/s\x1b[1m\n" in shown(promises_table([stream]))
+
+
+def test_a_dead_letter_is_shown_in_its_own_lines_whatever_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker()
+    about = {"topic": TOPICS.queries("cats"), "partition": "0", "offset": "7", "timestamp": "10",
+             "reason": "invalid\x1b[1m", "message": "no\x1b[31m\n1970-01-01 00:00:11+00:00  t.app.cats.queries/0/8"}  # fmt: skip
+    letter = Message(b"{}", None, tuple((f"{dead_letters_format.PREFIX}{k}", v.encode()) for k, v in about.items()))
+
+    async def written() -> None:
+        await broker.admin().create_topics(TOPICS.specs(["cats"]))
+        producer = broker.producer()
+        await producer.start()
+        await (await producer.send(TOPICS.dead_letters, letter.value, headers=letter.headers))
+        await producer.stop()
+
+    asyncio.run(written())
+    monkeypatch.setattr(dead_letters, "open_broker", lambda *_: broker)
+    app = typer.Typer()
+    dead_letters.register(app)
+    asked = ["dead-letters", "list", "--prefix", "t"]
+    assert CliRunner().invoke(app, asked).stdout.splitlines() == [
+        "1970-01-01 00:00:10+00:00  t.app.cats.queries/0/7",
+        r"  invalid\x1b[1m: no\x1b[31m\n1970-01-01 00:00:11+00:00  t.app.cats.queries/0/8",
+        "  asked again: yes",
+        "1 dead letters",
+    ]
+    others = CliRunner().invoke(app, [*asked, "--reason", "unreadable"])
+    assert r"there are: invalid\x1b[1m of cats" in others.stderr
 
 
 def test_nothing_ends_before_it_arrives_and_a_producers_clock_that_is_ahead_is_told(
