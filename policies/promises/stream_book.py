@@ -19,6 +19,7 @@ from sluicegate.domain.events import HostingChanged, StreamResumed
 from sluicegate.domain.models.app import NO_PROMISE, Promise, QueryClass
 from sluicegate.domain.outcome import Outcome, OutcomeKind, PromiseState
 from sluicegate.domain.query import Query, QueryKey
+from sluicegate.policies.promises.stream_places import moved
 from sluicegate.policies.promises.tracker import StreamState, StreamTracker
 
 _STREAMS = 16_384
@@ -32,8 +33,11 @@ Place = tuple[str | None, str | None]
 class _Live:
     tracker: StreamTracker
     next: int = 0
-    unknown: bool = False
-    """Whether it has a past that is not known."""
+
+    def spent(self) -> "_Live":
+        """Its past is not known from here on."""
+        self.tracker.spend(self.next)
+        return self
 
 
 @dataclass(slots=True)
@@ -112,7 +116,8 @@ class StreamBook:
         self._hosted: dict[str, tuple[Promise, int]] = {}
         self._promises: dict[str, Promise] = {}
         self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
-        self._numbers: dict[Query, int] = {}
+        self._last: dict[str, HostingChanged] = {}
+        self._numbers: dict[Query, tuple[_Live, int]] = {}
         self._known: OrderedDict[tuple[QueryKey, int], None] = OrderedDict()
         self._safe: set[str] = set()
         self._recall: Recall | None = None
@@ -123,15 +128,30 @@ class StreamBook:
         return not self._hosted and not self._numbers
 
     def hosting(self, change: HostingChanged) -> None:
-        """Something else is hosted for an app. Streams that were promised something else are begun anew."""
-        if change.hosted and self._promises.setdefault(change.app, change.promise) != change.promise:
-            self._promises[change.app] = change.promise
-            for key in [key for key in self._live if key[0] == change.app]:
-                del self._live[key]
+        """Something else is hosted for an app. Streams that were promised something else are begun anew; of those that
+        may have been elsewhere nothing is left, as batching rules take it."""
+        app, before = change.app, self._last.get(change.app)
+        self._last[app] = change
+        anew = bool(change.hosted) and self._promises.setdefault(app, change.promise) != change.promise
+        if anew:
+            self._promises[app] = change.promise
+        for key, live in self._live.items():
+            if key[0] == app and anew:
+                self._live[key] = _Live(StreamTracker.for_promise(change.promise)).spent()
+            elif key[0] == app and before is not None and self._may_have_moved(key[1], before, change):
+                live.spent()
         if change.promise.active and change.hosted:
-            self._hosted[change.app] = (change.promise, change.turns)
+            self._hosted[app] = (change.promise, change.turns)
         else:
-            self._hosted.pop(change.app, None)
+            self._hosted.pop(app, None)
+
+    @staticmethod
+    def _may_have_moved(stream: str, before: HostingChanged, after: HostingChanged) -> bool:
+        if not after.hosted:
+            return True
+        if stream in {"", after.app}:
+            return (before.own.constraints, before.turns) != (after.own.constraints, after.turns)
+        return before.peers != after.peers or moved(stream, before.shares, after.shares)
 
     def recalled(self, recall: Recall) -> None:
         """What the results topic told at the start."""
@@ -176,7 +196,7 @@ class StreamBook:
             if len(self._live) >= _STREAMS:
                 self._live.popitem(last=False)
             self._live[key] = live
-        self._numbers[query] = live.next
+        self._numbers[query] = live, live.next
         live.next += 1
         return resumed
 
@@ -186,10 +206,10 @@ class StreamBook:
 
     def ended(self, query: Query, missed: bool) -> PromiseState | None:
         """Count the outcome of ``query``; how its stream stands now, None for one without a promise."""
-        number = self._numbers.pop(query, None)
-        live = self._live.get((query.app, query.stream)) if number is not None else None
-        if live is None or number is None:
+        counted = self._numbers.pop(query, None)
+        if counted is None or counted[0] is not self._live.get((query.app, query.stream)):
             return None
+        live, number = counted
         live.tracker.record(number, missed)
         promise, turns = self._hosted.get(query.app, (NO_PROMISE, 1))
         seen = live.tracker.tracker
@@ -203,7 +223,7 @@ class StreamBook:
             mcd=seen.mcd,
             worst=tuple(seen.worst.items()),
             safe_mode=query.app in self._safe,
-            left=seen.left(promise, unknown=live.unknown) if alone else (),
+            left=seen.left(promise) if alone else (),
         )
 
     def abandon(self) -> None:
@@ -220,8 +240,8 @@ class StreamBook:
         if self._recall is not None and query.sequence >= 0:
             found = self._recall.before(query, self._place, turns if own else 1, look)
         if found is None:
-            unknown = query.sequence >= max(1, turns)  # as batching rules take it
-            return _Live(StreamTracker.for_promise(promise), unknown=unknown), None
+            begun = _Live(StreamTracker.for_promise(promise))
+            return begun.spent() if query.sequence >= max(1, turns) else begun, None  # as batching rules take it
         state, told = found
         tracker = StreamTracker.resume(state, (k for _, k in promise.constraints))
         if told is not None:

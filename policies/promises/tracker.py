@@ -17,7 +17,7 @@ class MissTracker:
     ``worst[K]`` is the strictest m for which (m, K) was kept. Windows at the start, shorter than K, count as they are.
     """
 
-    __slots__ = ("_recent", "_rings", "count", "mcd", "misses", "run", "worst")
+    __slots__ = ("_missed", "_recent", "_rings", "_since", "count", "mcd", "misses", "run", "worst")
 
     def __init__(self, ks: Iterable[int]) -> None:
         self._rings = {k: deque([False] * k, maxlen=k) for k in sorted(set(ks))}
@@ -27,12 +27,16 @@ class MissTracker:
         self.mcd = 0
         self.count = 0
         self.misses = 0
+        self._since = max(self._rings, default=0)  # outcomes since ``spend``, and misses among them
+        self._missed = 0
 
     def record(self, missed: bool) -> None:
         """The next outcome in sequence."""
         self.count += 1
+        self._since += 1
         if missed:
             self.misses += 1
+            self._missed += 1
             self.run += 1
             self.mcd = max(self.mcd, self.run)
         else:
@@ -52,13 +56,17 @@ class MissTracker:
             if k in self.worst:
                 self.worst[k] = max(self.worst[k], m)
 
-    def left(self, promise: Promise, *, unknown: bool = False) -> tuple[tuple[int, int], ...]:
-        """By K, the misses that the next queries may be: what was promised, less those among the last K - 1.
+    def spend(self) -> None:
+        """What came so far counts as missed by what is left: elsewhere, more may have been."""
+        self._since = self._missed = 0
 
-        ``unknown``: what came before the first outcome counts as missed."""
-        before = {k: max(0, k - 1 - self.count) if unknown else 0 for k in self._rings}
+    def left(self, promise: Promise) -> tuple[tuple[int, int], ...]:
+        """By K, the misses that the next queries may be: what was promised, less those among the last K - 1."""
+        since, missed = self._since, self._missed
         known = [
-            (m, k, self._recent[k] - self._rings[k][0] + before[k]) for m, k in promise.constraints if k in self._rings
+            (m, k, self._recent[k] - self._rings[k][0] if since >= k - 1 else missed + k - 1 - since)
+            for m, k in promise.constraints
+            if k in self._rings
         ]
         return tuple([(k, max(0, m - recent)) for m, k, recent in known])
 
@@ -84,13 +92,14 @@ class StreamTracker:
     a lost number cannot stop the count. A number seen before is ignored.
     """
 
-    __slots__ = ("_ahead", "_limit", "_next", "_recent", "tracker")
+    __slots__ = ("_ahead", "_limit", "_next", "_recent", "_spent", "tracker")
 
     def __init__(self, ks: Iterable[int], *, start: int = 0, limit: int = 65_536) -> None:
         ks = tuple(ks)
         self.tracker = MissTracker(ks)
         self._recent: deque[bool] = deque(maxlen=max(ks, default=1))
         self._next = start
+        self._spent = start
         self._limit = limit
         self._ahead: dict[int, bool] = {}
 
@@ -117,6 +126,11 @@ class StreamTracker:
         """Outcomes that wait for one before them."""
         return len(self._ahead)
 
+    def spend(self, before: int) -> None:
+        """What comes before query ``before`` counts as missed by what is left."""
+        self._spent = before
+        self.tracker.spend()
+
     def record(self, sequence: int, missed: bool) -> None:
         """The outcome of query ``sequence``."""
         if sequence < self._next:
@@ -129,3 +143,5 @@ class StreamTracker:
         self._next += 1
         self._recent.append(missed)
         self.tracker.record(missed)
+        if self._next <= self._spent:
+            self.tracker.spend()

@@ -9,10 +9,13 @@ PROMISE = Promise(weakly_hard=(WeaklyHard(1, 3), WeaklyHard(2, 5)))
 
 
 def tracked(fates: str, *ks: int) -> MissTracker:
-    """``x``: a miss."""
+    """``x``: a miss; ``?``: what was before is not known."""
     tracker = MissTracker(ks)
     for fate in fates:
-        tracker.record(fate == "x")
+        if fate == "?":
+            tracker.spend()
+        else:
+            tracker.record(fate == "x")
     return tracker
 
 
@@ -40,7 +43,8 @@ def test_what_may_still_be_missed_is_what_was_promised_less_the_misses_that_are_
     [("", (0, 0)), (".", (0, 0)), ("..", (1, 0)), ("...", (1, 1)), ("..x.", (0, 1)), ("....", (1, 2))],
 )
 def test_a_past_that_is_not_known_leaves_what_it_would_if_it_were_missed(fates: str, left: tuple[int, int]) -> None:
-    assert tracked(fates, 3, 5).left(PROMISE, unknown=True) == ((3, left[0]), (5, left[1]))
+    for before in ("?", ".....?", "x.?"):
+        assert tracked(before + fates, 3, 5).left(PROMISE) == ((3, left[0]), (5, left[1]))
 
 
 def test_counts_go_on_from_those_of_another_and_the_worst_of_both_is_kept() -> None:

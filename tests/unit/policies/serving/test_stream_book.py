@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from sluicegate.domain.events import Hosted, HostingChanged, StreamResumed
 from sluicegate.domain.models.app import Promise, QueryClass, WeaklyHard
 from sluicegate.domain.models.profile import LatencyCurve
@@ -281,3 +283,89 @@ def test_an_app_that_is_hosted_again_goes_on_where_a_query_ended_while_it_was_no
     made.arrived(second)
     told = made.ended(second, False)
     assert told is not None and (told.queries, told.misses) == (2, 1)
+
+
+def placed(peers: tuple[tuple[str, str], ...], *, here: float, hosted: bool = True) -> HostingChanged:
+    """``sight`` on these, the share of this place being ``here``, that of others half."""
+    shares = tuple((*place, here if place == HERE else 0.5) for place in peers)
+    return replace(hosting("sight", TWO_OF_TEN, hosted=hosted), peers=peers, shares=shares)
+
+
+THERE, FAR = ("gpu0", "4g.0"), ("gpu2", "2g.0")
+FIRST = placed((HERE, THERE), here=0.5)
+
+
+def left(made: StreamBook, number: int, stream: str, *, missed: bool = False) -> int | None:
+    """What is left after query ``number``."""
+    made.arrived(one := query(number, "sight", stream))
+    told = made.ended(one, missed)
+    assert told is not None
+    return dict(told.left).get(10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spent"),
+    [
+        ((placed((HERE, THERE, FAR), here=0.5),), {"at home", "a guest"}),
+        ((placed((HERE, THERE), here=0.51),), set()),
+        ((placed((HERE, THERE), here=0.01),), {"at home"}),
+        ((placed((HERE, THERE), here=0.01), FIRST), {"at home"}),
+        ((placed((HERE, THERE), here=0.5, hosted=False), FIRST), {"at home", "a guest"}),
+    ],
+)
+def test_nothing_is_left_of_streams_that_may_have_been_elsewhere(
+    changes: tuple[HostingChanged, ...], spent: set[str]
+) -> None:
+    """By the shares ``at home`` is at home here unless that is small, and ``a guest`` never is."""
+    made = StreamBook(HERE)
+    made.hosting(FIRST)
+    streams = ("at home", "a guest")
+    assert [left(made, number, stream) for number in range(3) for stream in streams] == [2] * 6
+    for change in changes:
+        made.hosting(change)
+    for stream in streams:
+        found = [left(made, number, stream) for number in range(3, 12)]
+        assert found == ([0] * 7 + [1, 2] if stream in spent else [2] * 9), stream
+
+
+def test_nothing_is_left_of_the_apps_own_stream_where_it_comes_to_be_in_one_place() -> None:
+    made = StreamBook(HERE)
+    made.hosting(FIRST)
+    assert [left(made, number, "") for number in range(1, 9, 2)] == [None] * 4
+    made.hosting(placed((HERE,), here=0.5))
+    assert [left(made, number, "", missed=number == 10) for number in range(9, 20)] == [0] * 8 + [1, 1, 2]
+
+
+def test_what_waits_while_a_stream_is_spent_leaves_nothing_either() -> None:
+    made = StreamBook(HERE)
+    made.hosting(FIRST)
+    waits = [query(number, "sight", "at home") for number in range(9)]
+    for one in waits:
+        made.arrived(one)
+    made.hosting(placed((HERE, THERE, FAR), here=0.5))
+    told = [made.ended(one, False) for one in reversed(waits)]
+    assert [state.left for state in told if state is not None] == [((10, 0),)] * 9
+    assert [left(made, number, "at home") for number in range(9, 18)] == [0] * 7 + [1, 2]
+
+
+def test_what_waits_while_something_else_is_promised_is_no_part_of_the_stream_that_begins() -> None:
+    made = book()
+    waits = query(3, "sight", "a")
+    made.arrived(query(2, "sight", "a"))
+    made.arrived(waits)
+    made.hosting(hosting("sight", Promise(weakly_hard=(WeaklyHard(1, 4),))))
+    made.arrived(first := query(4, "sight", "a"))
+    made.arrived(second := query(5, "sight", "a"))
+    assert made.ended(waits, True) is None
+    told = [made.ended(one, False) for one in (first, second)]
+    assert [(state.queries, state.misses, state.left) for state in told if state is not None] == [
+        (1, 0, ((4, 0),)),
+        (2, 0, ((4, 0),)),
+    ]
+
+
+def test_a_stream_whose_second_query_another_promise_meets_was_not_begun_with_it() -> None:
+    made = book()
+    assert left(made, 0, "a", missed=True) == 1
+    made.hosting(hosting("sight", Promise(weakly_hard=(WeaklyHard(2, 10), WeaklyHard(3, 20)))))
+    assert left(made, 1, "a") == 0
