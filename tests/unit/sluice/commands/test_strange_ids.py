@@ -61,8 +61,9 @@ def test_a_result_is_shown_to_the_letter(strange: str) -> None:
     assert f"v{strange} (0.0 %)  d{strange}  batch 0" in shown(line(hosted))
 
 
-def test_what_a_stranger_wrote_is_one_line_and_no_order_to_the_terminal() -> None:
+def test_what_a_stranger_wrote_is_one_line_and_no_order_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab title, a colour, a line that looks like another outcome, text that runs backwards."""
+    monkeypatch.setattr(out, "_width", 200)
     hostile = replace(
         outcome("q"),
         detail="parameters.\x1b]0;mine\x07\x1b[31m\nanswered  other\r\x9b1m\u202e: is unknown",
@@ -83,8 +84,10 @@ def test_what_a_stranger_wrote_is_one_line_and_no_order_to_the_terminal() -> Non
 
 def test_a_dead_letter_is_shown_in_its_own_lines_whatever_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker()
-    about = {"topic": TOPICS.queries("cats"), "partition": "0", "offset": "7", "timestamp": "10",
-             "reason": "invalid\x1b[1m", "message": "no\x1b[31m\n1970-01-01 00:00:11+00:00  t.app.cats.queries/0/8"}  # fmt: skip
+    about = {
+        "topic": TOPICS.queries("cats"), "partition": "0", "offset": "7", "timestamp": "10", "reason": "invalid\x1b[1m",
+        "message": "no\x1b[31m\n1970-01-01 00:00:11+00:00  t.app.cats.queries/0/8",
+    }  # fmt: skip
     letter = Message(b"{}", None, tuple((f"{dead_letters_format.PREFIX}{k}", v.encode()) for k, v in about.items()))
 
     async def written() -> None:
