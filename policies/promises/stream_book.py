@@ -130,15 +130,15 @@ class StreamBook:
     def hosting(self, change: HostingChanged) -> None:
         """Something else is hosted for an app. Streams that were promised something else are begun anew; of those that
         may have been elsewhere nothing is left, as batching rules take it."""
-        app, before = change.app, self._last.get(change.app)
-        self._last[app] = change
-        anew = bool(change.hosted) and self._promises.setdefault(app, change.promise) != change.promise
-        if anew:
+        app, before = change.app, self._last.pop(change.app, None)
+        anew = bool(change.hosted) and self._promises.get(app, change.promise) != change.promise
+        if change.hosted:
+            self._last[app] = change
             self._promises[app] = change.promise
         for key, live in self._live.items():
             if key[0] == app and anew:
                 self._live[key] = _Live(StreamTracker.for_promise(change.promise)).spent()
-            elif key[0] == app and before is not None and self._may_have_moved(key[1], before, change):
+            elif key[0] == app and (before is None or self._may_have_moved(key[1], before, change)):
                 live.spent()
         if change.promise.active and change.hosted:
             self._hosted[app] = (change.promise, change.turns)
