@@ -28,11 +28,14 @@ def stages_of(
 ) -> list[Stage]:
     """Stages of ``roles`` (all that are asked for where empty), of some apps and devices only where named.
 
-    Raises ConfigurationError where there is no such stage, app or device.
+    Raises ConfigurationError where there is no such stage, app or device, or nothing here has devices.
     """
     check_roles(roles)
     check_has(system.apps, apps)
     chosen = [role for role in ROLES if role in roles or (not roles and asked_for(system.settings, role))]
+    if devices and "worker" not in chosen:
+        told = f"means nothing to {', '.join(chosen)}; name worker too, or leave it out"
+        raise ConfigurationError(f"devices: {', '.join(devices)} {told}")
     system.chained = system.settings.chained and {"admission", "router"} <= set(chosen)
     live = LiveRegistry(system, roles=chosen, only=apps)
     system.registry = live.stage() if live.needed else None  # fronts ask it for what was registered just now

@@ -78,6 +78,12 @@ def test_an_app_that_the_system_does_not_have_is_told_whatever_stage_is_asked_fo
         stages_of(system, roles, apps=["toy", "nope"])
 
 
+def test_a_device_is_refused_where_no_worker_runs(tmp_path: Path) -> None:
+    told = "^devices: d0 means nothing to admission, router; name worker too, or leave it out$"
+    with pytest.raises(ConfigurationError, match=told):
+        stages_of(built(tmp_path), ["router", "admission"], devices=["d0"])
+
+
 @pytest.mark.parametrize(
     "notices", ["http://169.254.169.254/latest", "https://example.org/notices", "http://127.0.0.1.example.org/", " "]
 )
