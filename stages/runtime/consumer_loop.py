@@ -12,9 +12,9 @@ it back after ``rest`` seconds: it was a zombie that came back, which is fenced 
 was open for too long. Who reads without a group says with ``on_fenced`` what is to be done. What a record led to that
 has no topic is its dead letter, which ``bury`` makes.
 
-A client that cannot read, or gives no answer while the broker gives one to others (``answers``), is replaced. Who
-reads without a group reads on where it was, with all that is in flight; in a group the next client begins with what was
-committed, as after any other loss of partitions.
+A client that cannot begin to read (for ``patience`` seconds), cannot read on, or gives no answer while the broker gives
+one to others (``answers``), is replaced. Who reads without a group reads on where it was, with all that is in flight;
+in a group the next client begins with what was committed, as after any other loss of partitions.
 
 At least once, ``overlaps`` is told where another of the group may do, or have done, what is done here: the group has
 gone on without this member, or took from it what it had not finished, or gave it what was written before.
@@ -45,6 +45,7 @@ from sluicegate.streams.ports import (
     LostPartitionError,
     Record,
     TopicPartition,
+    UnreachableError,
 )
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Intake:
         poll: float = 0.2,
         drain_s: float = 5.0,
         rest: float = 1.0,
+        patience: float = 30.0,
         exactly_once: ExactlyOnce | None = None,
         on_fenced: Callable[[], None] | None = None,
         overlaps: Overlaps | None = None,
@@ -108,6 +110,7 @@ class Intake:
         self._poll = poll
         self._drain_s = drain_s
         self._rest = rest
+        self._patience = patience
         self._on_fenced = on_fenced
         self._overlaps = None if exactly_once is not None else overlaps
         self._assigned = -inf
@@ -223,7 +226,11 @@ class Intake:
         once = self._exactly_once
         tasks: list[asyncio.Task[None]] = []
         try:
-            await consumer.start()
+            patient_until = asyncio.get_running_loop().time() + self._patience
+            while not await self._starts(consumer, patient_until):
+                if stop.is_set():
+                    return
+                consumer = self._consumer = self._make_consumer(self)
             if once is not None:
                 await once.begin(consumer.assignment() - once.partitions, consumer)
             if after_start is not None:
@@ -247,6 +254,21 @@ class Intake:
             if once is not None:
                 await once.end(once.partitions)
             await consumer.stop()
+
+    async def _starts(self, consumer: Consumer, patient_until: float) -> bool:
+        """Whether it reads; False, after a rest, where the broker was not ready for it. Raises what no rest mends."""
+        try:
+            await consumer.start()
+        except FencedError:
+            raise
+        except (BrokerError, UnreachableError) as error:
+            if asyncio.get_running_loop().time() >= patient_until:
+                raise
+            log.warning("%s; trying again", error)
+            await stopped(consumer)
+            await asyncio.sleep(self._rest)
+            return False
+        return True
 
     async def _read(
         self, consumer: Consumer, handle: Handler, stop: asyncio.Event, beside: Sequence["asyncio.Task[None]"]

@@ -160,7 +160,8 @@ async def test_who_cannot_begin_to_read_leaves_the_broker(fails: str) -> None:
     async def handle(records: Sequence[Record]) -> None: ...
 
     with pytest.raises(BrokerError, match="away"):
-        await Intake(make).run(handle, asyncio.Event(), after_start=away if fails == "after_start" else None)
+        begins = away if fails == "after_start" else None
+        await Intake(make, patience=0.0).run(handle, asyncio.Event(), after_start=begins)
     assert stopped == [fails]
 
 

@@ -351,3 +351,38 @@ async def test_what_no_other_client_would_mend_ends_it(broker: MemoryBroker, err
     with pytest.raises(type(error), match=str(error)):
         await reading.task
     assert len(reading.clients) == 1
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_one_that_cannot_begin_yet_is_replaced_until_one_does(broker: MemoryBroker, grouped: bool) -> None:
+    begun: list[Consumer] = []
+
+    async def after_start(consumer: Consumer) -> None:
+        begun.append(consumer)
+
+    reading = Reading(broker, grouped=grouped, after_start=after_start)
+    reading.away = True
+    await ask(broker, b"a", b"b")
+    await until(lambda: len(reading.clients) == 3)
+    assert reading.seen == begun == []
+    reading.away = False
+    await reading.end(b"a", b"b", committed_to=2)
+    assert begun == reading.clients[3:] and len(begun) == 1
+
+
+async def test_one_that_is_told_to_stop_before_it_could_begin_ends(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=True)
+    reading.away = True
+    await until(lambda: len(reading.clients) == 2)
+    reading.stop.set()
+    await reading.task
+    assert len(reading.clients) == 2
+
+
+async def test_one_that_can_never_begin_says_why(broker: MemoryBroker) -> None:
+    reading = Reading(broker, grouped=True, patience=1.0)
+    reading.away = True
+    with pytest.raises(BrokerError, match="away"):
+        async with asyncio.timeout(10.0):
+            await reading.task
+    assert 8 <= len(reading.clients) <= 12

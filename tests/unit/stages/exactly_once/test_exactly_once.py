@@ -109,7 +109,7 @@ class Reading:
         once = self.once = ExactlyOnce(log.transactions, "group", retry=0.01, patience=0.5)
         self.topics: dict[bytes | None, str] = {}
         self.elsewhere: Elsewhere | None = None
-        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, drain_s=0.2, bury=self.bury)
+        self.intake = Intake(self._consumer, exactly_once=once, rest=0.05, patience=0.3, drain_s=0.2, bury=self.bury)
         self.task = asyncio.create_task(self.intake.run(self._handle, self.stop))
 
     def _consumer(self, intake: Intake) -> Consumer:
