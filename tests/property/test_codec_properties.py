@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Announce
@@ -22,6 +22,7 @@ from sluicegate.domain.query import Goal
 from sluicegate.streams.ports import Headers, Record
 from sluicegate.streams.records import codec, control
 from sluicegate.streams.records.oip import DTYPES
+from tests.property.examples import drawn
 
 NOW = 1_800_000_000.0
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
@@ -74,7 +75,7 @@ def plain(given_tensors: tuple[Tensor, ...]) -> list[tuple[str, str, tuple[int, 
     return [(t.name, t.datatype, t.shape, bytes(t.data)) for t in given_tensors]
 
 
-@settings(max_examples=150, deadline=None)
+@drawn(150)
 @given(ids, inputs(), st.booleans(), st.floats(0.001, 600_000.0), st.integers(0, 2**31 - 1))
 def test_a_query_decodes_to_what_was_encoded(
     query_id: str, given_inputs: tuple[Tensor, ...], binary: bool, latency_ms: float, priority: int
@@ -91,7 +92,7 @@ def test_a_query_decodes_to_what_was_encoded(
     assert codec.query_id_of(record_of(message)) == query_id
 
 
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 @given(ids, inputs(), st.sampled_from(QueryClass), seconds, seconds, st.integers(-1, 2**53), names, st.booleans())
 def test_hops_carry_a_query_whole(
     query_id: str,
@@ -148,7 +149,7 @@ outcomes = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@drawn(150)
 @given(outcomes, st.lists(tensors(), max_size=2))
 def test_an_outcome_decodes_to_what_was_encoded(outcome: Outcome, outputs: list[Tensor]) -> None:
     record = record_of(codec.encode_outcome(outcome, outputs))
@@ -242,13 +243,13 @@ def check_refusal(record: Record) -> None:
         codec.decode_admitted(record_of(codec.encode_admitted(message)))
 
 
-@settings(max_examples=300, deadline=None)
+@drawn(300)
 @given(st.one_of(damaged(VALID), damaged(VALID_JSON)))
 def test_a_damaged_query_is_decoded_or_refused_and_nothing_else(record: Record) -> None:
     check_refusal(record)
 
 
-@settings(max_examples=200, deadline=None)
+@drawn(200)
 @given(json_values, st.booleans(), st.booleans())
 def test_any_json_as_a_query_is_decoded_or_refused(value: object, in_inputs: bool, with_id: bool) -> None:
     body = {"id": "a", "inputs": [value]} if in_inputs else value
@@ -256,7 +257,7 @@ def test_any_json_as_a_query_is_decoded_or_refused(value: object, in_inputs: boo
     check_refusal(Record("t", 0, 1, None, orjson.dumps(body), headers, NOW))
 
 
-@settings(max_examples=200, deadline=None)
+@drawn(200)
 @given(damaged(HOP), damaged(RESULT), st.binary(max_size=40))
 def test_damaged_hops_results_and_control_records_are_refused(hop: Record, result: Record, junk: bytes) -> None:
     for decode, record in (
@@ -303,7 +304,7 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@drawn(60)
 @given(plans, names, seconds, st.integers(0, 10**9), slices)
 def test_control_records_decode_to_what_was_encoded(
     plan: Plan, name: str, at: float, count: int, parts: list[Slice]
@@ -329,7 +330,7 @@ def test_control_records_decode_to_what_was_encoded(
     assert control.decode_announce(control.encode_announce(announce)) == announce
 
 
-@settings(max_examples=30, deadline=None)
+@drawn(30)
 @given(plans)
 def test_fields_of_a_newer_version_are_ignored(plan: Plan) -> None:
     newer = {**orjson.loads(control.encode_plan(plan)), "from_the_future": [1, 2]}

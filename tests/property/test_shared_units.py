@@ -5,7 +5,7 @@ from itertools import product
 from math import comb
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from sluicegate.domain.fleet.device import Device, Slice
 from sluicegate.domain.models.app import App, QueryClass
@@ -18,6 +18,7 @@ from sluicegate.planner.problems.problem import Allocation, AppDemand, Problem
 from sluicegate.planner.problems.throughput import throughput
 from sluicegate.planner.shared_units import SharedUnits
 from sluicegate.profiles.catalogue.catalogue import Catalogue
+from tests.property.examples import drawn
 from tests.property.problems import assert_feasible, problems
 
 _MB = 1 << 20
@@ -73,7 +74,7 @@ def assert_no_unit_over_its_second(problem: Problem, answer: Allocation) -> None
         assert busy <= 1.0 + 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@drawn(150)
 @given(problem=problems(variants_per_device=3, max_devices=3))
 def test_whoever_fits_is_hosted(problem: Problem) -> None:
     answer = GreedyFill().allocate(problem)

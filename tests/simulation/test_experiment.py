@@ -126,7 +126,7 @@ def cli() -> CliRunner:
 def test_systems_are_compared_on_the_same_arrivals(cli: CliRunner, tmp_path: Path) -> None:
     report = tmp_path / "r" / "index.html"
     arguments = ["compare", str(SMALL), "--seeds", "2", "--policies", "eager,deadline"]
-    arguments += ["--set", "duration_s=6", "--set", "traces.qps=[600,700]"]
+    arguments += ["--set", "duration_s=4", "--set", "traces.qps=[600,700]"]
     result = cli.invoke(app, [*arguments, "--report", str(report), "--jobs", "1", "--json"])
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)

@@ -22,7 +22,7 @@ class OnTime:
         self.counts = {(urgent, what): 0 for urgent in (True, False) for what in ("asked", "on time")}
 
     def add(self, outcome: Outcome) -> None:
-        if outcome.app == "images" and outcome.arrival > 10.0:
+        if outcome.app == "images" and outcome.arrival > 7.0:
             urgent = outcome.deadline - outcome.arrival > (0.2 + URGENT) / 2
             self.counts[urgent, "asked"] += 1
             self.counts[urgent, "on time"] += outcome.on_time
@@ -37,7 +37,7 @@ def shares_on_time(qps: float, priority: int) -> tuple[float, float]:
     document.pop("systems", None)
     asked = [{"share": SHARE, "latency_ms": 1e3 * URGENT, "priority": priority}]
     changes = {
-        "duration_s": 20,
+        "duration_s": 14,
         "devices": [{"type": "gpu"}, {"type": "cpu"}],
         "traces.qps": [qps, qps],
         "traces.generator": {"spikes": 0},

@@ -178,7 +178,7 @@ async def carried_by_one(folder: Path) -> float:
     ("poison", "kind", "both"),
     [
         pytest.param(HANG, "hang", False, marks=pytest.mark.thorough),
-        (HANG, "hang", True),
+        pytest.param(HANG, "hang", True, marks=pytest.mark.thorough),
         pytest.param(CRASH, "crash", False, marks=pytest.mark.thorough),
         pytest.param(CRASH, "crash", True, marks=pytest.mark.thorough),
         pytest.param(MEMORY, "memory", False, marks=pytest.mark.thorough),

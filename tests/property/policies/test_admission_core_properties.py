@@ -1,6 +1,6 @@
 """Whatever comes in whatever order, each query at the door is let in once, ended once, or held and not yet due."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Accept, End, WakeAt
@@ -15,6 +15,7 @@ from sluicegate.policies.serving.admission import (
     Serve,
 )
 from sluicegate.policies.serving.routed import PATIENCE
+from tests.property.examples import drawn
 from tests.unit.policies.serving.test_admission_core import PROMISE, STEADY, Door, T, catalogue
 
 APPS = st.sampled_from(["a", "b"])
@@ -74,7 +75,7 @@ class World:
                 assert self.timer is not None
 
 
-@settings(max_examples=300, deadline=None)
+@drawn(300)
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(-50.0, 50.0), STEPS), max_size=40))
 def test_each_query_has_one_end_whatever_happens(
     steps: list[tuple[float, float, tuple[str, str, float]]],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reproduce.spread_drop.trial import TrialRun
@@ -26,6 +26,7 @@ from sluicegate.domain.query import Query
 from sluicegate.policies.batching.registry import BATCHING, batching
 from sluicegate.policies.protocols import BatchingPolicy
 from sluicegate.policies.serving.slice_scheduler import Station
+from tests.property.examples import drawn
 
 NAMES = sorted(BATCHING)
 APPS = ("a", "b")
@@ -154,7 +155,7 @@ def drive(case: Case, make: Callable[[], BatchingPolicy]) -> list[tuple[StationE
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@drawn(60)
 @given(case=cases())
 def test_every_query_meets_one_fate_and_the_contract_holds_at_every_event(name: str, case: Case) -> None:
     make = batching(name)
@@ -162,7 +163,7 @@ def test_every_query_meets_one_fate_and_the_contract_holds_at_every_event(name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@drawn(20)
 @given(case=cases())
 def test_a_recorded_run_replayed_gives_the_same_actions(name: str, case: Case) -> None:
     log = drive(case, batching(name))
@@ -172,7 +173,7 @@ def test_a_recorded_run_replayed_gives_the_same_actions(name: str, case: Case) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@drawn(30)
 @given(case=cases(), early=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6))
 def test_timers_that_go_off_early_lose_no_query(name: str, case: Case, early: list[float]) -> None:
     """A shell with one timer that may go off at any moment before its time, once for each time asked for."""

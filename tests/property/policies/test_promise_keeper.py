@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.actions import Announce, Drop, Expire, Run, StationAction, WakeAt
@@ -21,6 +21,7 @@ from sluicegate.policies.promises.keeper import FREE, Hops, Party, terms
 from sluicegate.policies.promises.stream_turns import dealt, part_of, turns_of
 from sluicegate.policies.promises.window_limiter import PlaceLimit, WindowLimiter
 from sluicegate.policies.serving.slice_scheduler import Station
+from tests.property.examples import drawn
 
 PROMISES = (
     Promise(weakly_hard=(WeaklyHard(2, 10),)),
@@ -102,7 +103,7 @@ def line(setup: float, row: float, most: int) -> tuple[float, ...]:
     return tuple(setup + row * b for b in range(1, most + 1))
 
 
-@settings(max_examples=40, deadline=None)
+@drawn(40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     promise=st.sampled_from(PROMISES),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate.domain.actions import End, Send, WakeAt
@@ -11,6 +11,7 @@ from sluicegate.domain.outcome import OutcomeKind
 from sluicegate.domain.plan import Epoch
 from sluicegate.domain.query import Goal, Query
 from sluicegate.policies.serving.router import LookedUp, LookUp, RouterAction, RouterEvent
+from tests.property.examples import drawn
 from tests.unit.policies.serving.test_router_core import PROMISE, Router, T, catalogue, plan
 
 DEVICES = st.sampled_from(["d0", "d1", "d2", "stranger"])
@@ -74,7 +75,7 @@ class World:
         assert not held or self.timer is not None
 
 
-@settings(max_examples=300, deadline=None)
+@drawn(300)
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), STEPS), max_size=30), st.booleans(), st.booleans())
 def test_each_query_has_one_end_whatever_happens(
     steps: list[tuple[float, tuple[str, object, object]]], promised: bool, on_demand: bool
@@ -104,7 +105,7 @@ def test_each_query_has_one_end_whatever_happens(
     assert len(world.ended) == len(world.came)
 
 
-@settings(max_examples=100, deadline=None)
+@drawn(100)
 @given(st.lists(st.floats(0.5, 3.0), min_size=1, max_size=20), st.floats(0.0, 2.9))
 def test_what_was_held_leaves_in_its_order(ahead: list[float], waited: float) -> None:
     router = Router()

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reproduce.spread_drop.trial import ON_TIME, Trial, TrialRun
@@ -21,6 +21,7 @@ from sluicegate.policies.promises.history import MissHistory
 from sluicegate.policies.promises.tracker import MissTracker, StreamTracker
 from sluicegate.policies.serving.duty_cycle import DutyCycleStation
 from sluicegate.policies.serving.slice_scheduler import Station
+from tests.property.examples import drawn
 
 RULES = ("spread-drop", "weakly-hard", "balanced", "greedy")
 P = 1024
@@ -97,7 +98,7 @@ def test_a_history_allows_a_miss_exactly_where_no_window_would_break(
         fates.append(missed)
 
 
-@settings(max_examples=150, deadline=None)
+@drawn(150)
 @given(
     nb=overfull(),
     past=st.lists(st.booleans(), max_size=12),
@@ -180,7 +181,7 @@ PROMISES = (
 
 
 @pytest.mark.parametrize("name", ["balanced", "greedy"])
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(data=st.data())
 def test_within_the_bound_the_promise_holds_across_batches_and_safe_mode_stays_off(
     name: str, data: st.DataObject
@@ -198,7 +199,7 @@ def test_within_the_bound_the_promise_holds_across_batches_and_safe_mode_stays_o
     assert not any(isinstance(a, Announce) for a in actions)
 
 
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(data=st.data())
 def test_algorithm_3_keeps_runs_short_within_the_bound(data: st.DataObject) -> None:
     m = data.draw(st.integers(1, 3))
@@ -211,7 +212,7 @@ def test_algorithm_3_keeps_runs_short_within_the_bound(data: st.DataObject) -> N
     assert inside.mcd <= m
 
 
-@settings(max_examples=25, deadline=None)
+@drawn(25)
 @given(data=st.data())
 def test_selection_changes_neither_batches_nor_miss_counts_and_nothing_kept_misses(data: st.DataObject) -> None:
     batch = data.draw(st.integers(1, 6))
@@ -445,7 +446,7 @@ def test_the_literal_inequality_of_the_paper_would_miss_one_query() -> None:
 
 
 @pytest.mark.parametrize("name", ["balanced", "greedy"])
-@settings(max_examples=15, deadline=None)
+@drawn(15)
 @given(data=st.data())
 def test_a_promise_over_three_devices_in_strict_round_robin(name: str, data: st.DataObject) -> None:
     """(6, 12) over three devices: each keeps (2, 4) on every third query, and the whole keeps (6, 12)."""
@@ -459,7 +460,7 @@ def test_a_promise_over_three_devices_in_strict_round_robin(name: str, data: st.
     assert all(sum(whole[i : i + 12]) <= 6 for i in range(len(whole)))
 
 
-@settings(max_examples=20, deadline=None)
+@drawn(20)
 @given(data=st.data())
 def test_two_apps_in_a_duty_cycle_keep_their_promises_within_the_bound(data: st.DataObject) -> None:
     """P and the other's P are 1 and 2 s, the cycle 3 s, both SLOs 6 s: at most X arrivals of each in any 3 s."""
