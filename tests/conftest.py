@@ -46,8 +46,9 @@ _WAITING = ("integration", "contract", "chaos")
 """Folders whose files wait more than they compute."""
 _COMPUTING = ("explore", "simulation", "property")
 """Folders whose files compute for long."""
-_LONGEST = ("test_guide_commands.py", "test_guide_systems.py", "test_transactions.py")
-"""Files of minutes, where what is thorough runs: they begin first, so that nobody waits for one at the end."""
+_LONGEST = ("test_guide_commands.py", "test_guide_systems.py", "test_transactions.py", "test_unequal_worlds.py")
+"""Files of a minute, or of minutes where what is thorough runs: they begin first, so that nobody waits for one at the
+end."""
 _SELDOM = (20_000, 20, 20)
 """Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
 _LONG_UNTIL = 0.5

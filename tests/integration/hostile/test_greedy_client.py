@@ -54,6 +54,7 @@ def on_time(ends: dict[str, Outcome], asked: list[str]) -> float:
     return sum(ends[one].kind is OutcomeKind.ANSWERED and not ends[one].late for one in asked) / len(asked)
 
 
+@pytest.mark.thorough
 async def test_a_flood_costs_another_client_little_and_another_app_less(
     tmp_path: Path, measured: Callable[[str, str], None]
 ) -> None:

@@ -395,6 +395,7 @@ async def test_tables_reach_workers_over_kafka_and_outlive_the_planner(tmp_path:
     assert {later[name].variant for name in again.ids if later[name].on_time} - {"fast", None}
 
 
+@pytest.mark.thorough
 async def test_workers_are_told_how_far_their_turn_is_where_tables_tell_phases_apart(tmp_path: Path) -> None:
     phased = settings(tmp_path, record=True, tables={"phases": 3, "turns_s": 0.0})
     async with running(phased, MemoryBroker(), catalogue=catalogue()) as run:
