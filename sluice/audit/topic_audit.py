@@ -111,6 +111,12 @@ class Audit:
         self._cost: Mapping[str, float] = {}
         self._promises = PromiseAudit()
 
+    @property
+    def needs_times(self) -> bool:
+        """Whether ends are gone by, and it was not kept when queries were asked, which tells whose those may be."""
+        ends = (topic for topic in self._since if self._topics.is_results(topic) or topic == self._topics.dead_letters)
+        return self._when is None and any(ends)
+
     def let_go(self, topic: str, until: float) -> None:
         """A partition of ``topic`` does not hold any more what was written before ``until``. Queries come first."""
         self._since[topic] = max(until, self._since.get(topic, until))
@@ -301,6 +307,8 @@ async def read_topics(
     results = {n for n in names if topics.is_results(n)}
     await read_whole(broker, results, audit.add_result, audit.let_go, wall=wall, until=end)
     await read_whole(broker, {topics.dead_letters}, audit.add_dead_letter, audit.let_go, wall=wall, until=end)
+    if audit.needs_times:  # the first ends to go went just now
+        return await read_topics(broker, topics, timed=True, wall=wall)
     await read_whole(broker, {n for n in names if n == topics.status}, audit.add_status)
     await read_whole(broker, {n for n in names if n == topics.registry}, audit.add_registered)
     return audit

@@ -10,12 +10,13 @@ import pytest
 
 from sluicegate.domain.errors import InvalidInputError
 from sluicegate.domain.outcome import Outcome, OutcomeKind
+from sluicegate.sluice.audit import topic_audit
 from sluicegate.sluice.audit.retention import gone_before
 from sluicegate.sluice.audit.topic_audit import Audit, AuditReport, read_topics, read_whole
 from sluicegate.sluice.commands.reading.audit import table
 from sluicegate.streams.broker_settings import MemorySettings
 from sluicegate.streams.memory.broker import MemoryAdmin, MemoryBroker
-from sluicegate.streams.ports import Record, TopicPartition, TopicSpec, TopicState
+from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec, TopicState
 from sluicegate.streams.records import codec
 from sluicegate.streams.topics import Topics
 
@@ -155,6 +156,23 @@ async def test_a_log_that_let_go_of_its_oldest_records_is_balanced_as_far_as_it_
 async def test_what_is_lost_of_what_is_kept_is_seen() -> None:
     report = await audited(MemorySettings(read_bytes=60_000, unread_s=5.0), skipped=395)
     assert (report.lost, report.examples["lost"], report.unknown) == (1, ("395",), 0)
+
+
+async def test_what_is_lost_is_seen_where_the_first_records_to_go_go_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extents, looks = topic_audit._extents, list[bool]()
+
+    async def as_of_before(broker: Broker, names: set[str]) -> Any:
+        begin, end = await extents(broker, names)
+        looks.append(any(begin.values()))
+        return (begin if looks[1:] else dict.fromkeys(begin, 0)), end
+
+    monkeypatch.setattr(topic_audit, "_extents", as_of_before)
+    report = await audited(MemorySettings(read_bytes=60_000, unread_s=5.0), skipped=395)
+    assert looks == [True, True]
+    assert (report.lost, report.examples["lost"], report.unknown) == (1, ("395",), 0)
+    assert report.gone_by > 0
 
 
 async def test_when_safe_mode_was_announced_is_known_as_long_as_results_are() -> None:
