@@ -51,7 +51,7 @@ _LONGEST = ("test_guide_commands.py", "test_guide_systems.py", "test_transaction
 end."""
 _SELDOM = (20_000, 20, 20)
 """Objects made, and collections of younger ones, between collections: a process of the suite has memory to spare."""
-_LONG_UNTIL = 0.5
+_LONG_UNTIL = 0.4
 """Of a run: what is short comes last and leaves nobody without work. Until then what waits and what computes are
 mixed, so that no core is idle."""
 _MORE = (
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[Path, float] = {}
     for kind, files in kinds.items():
         step = (_LONG_UNTIL if kind else 1.0) / max(1, len(files))
-        places |= {file: number * step for number, file in enumerate(files)}
+        places |= {file: number * step for number, file in enumerate(reversed(files))}  # the last folders' take longest
     items.sort(key=lambda item: (item.path.name not in _LONGEST, places[item.path]))
     for item in items:
         if item.get_closest_marker("timing") is not None:

@@ -155,8 +155,12 @@ class KafkaConsumer:
         self._readings.add(reading)
         try:
             batches = await self._read(reading, wait)
+        except asyncio.CancelledError:
+            if reading in self._readings and reading.done() and not reading.cancelled() and not reading.exception():
+                self._put_back(reading.result())  # for who reads next
+            raise
         finally:
-            reading.cancel()  # where this is cancelled itself; what is done is not touched
+            reading.cancel()
             self._readings.discard(reading)
         if batches is None:
             return []

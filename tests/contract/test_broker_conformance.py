@@ -1,7 +1,9 @@
 """One suite for every broker: what the ports promise, on memory, a served log and Apache Kafka."""
 
 import asyncio
+import itertools
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -10,6 +12,7 @@ from sluicegate.streams import connect
 from sluicegate.streams.broker_settings import KafkaSettings
 from sluicegate.streams.ports import Broker, Record, TopicPartition, TopicSpec
 from tests.contract.brokers import new_topic, read, started, write
+from tests.harness import PATIENCE_S
 
 
 async def test_what_is_written_is_read_back_in_order_with_key_headers_and_timestamp(broker: Broker) -> None:
@@ -54,6 +57,28 @@ async def test_offsets_are_dense_per_partition_and_order_is_kept(broker: Broker)
         assert [r.offset for r in mine] == list(range(100))
         assert [int(r.value or b"") for r in mine] == list(range(partition, 300, 3))
     assert {(w.partition, w.offset) for w in written} == {(r.partition, r.offset) for r in records}
+
+
+async def test_a_read_that_is_given_up_at_any_moment_loses_nothing(broker: Broker) -> None:
+    topic = await new_topic(broker)
+    values = [str(i).encode() for i in range(200)]
+    await write(await started(broker), topic, values)
+    consumer = broker.consumer(partitions=[TopicPartition(topic, 0)])
+    await consumer.start()
+    records: list[Record] = []
+    async with asyncio.timeout(PATIENCE_S):
+        for steps in itertools.cycle(range(40)):
+            if len(records) >= len(values):
+                break
+            reading = asyncio.create_task(consumer.get_many(wait=0.5, max_records=3))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                records += await reading
+            if steps == 0:
+                records += await consumer.get_many(wait=0.5, max_records=3)
+    assert [record.value for record in records] == values
 
 
 async def test_a_key_goes_to_the_partition_of_its_murmur2_hash_on_every_broker(broker: Broker) -> None:

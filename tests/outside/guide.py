@@ -73,13 +73,13 @@ NOT_RUN = {
 """(page, beginning of the block): why it is not run."""
 
 OFFLINE = (
-    ("planning.md", "sluice plan --problem examples/problems/two-apps"),
     ("planning.md", "sluice plan --problem examples/problems/gpu-slices"),
     ("tuning.md", "sluice sustain"),
     ("kafka.md", "sluice describe acls"),
 )
 """Run as they stand; the rest of the offline ones takes a minute each."""
 SLOW_OFFLINE = (
+    ("planning.md", "sluice plan --problem examples/problems/two-apps"),
     ("scenarios.md", "sluice simulate"),
     ("tuning.md", "sluice compare"),
     ("slices.md", "sluice devices list"),

@@ -233,7 +233,8 @@ QUERY_PATH = frozenset({"up planner", "up admission", "up router", "up worker --
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("every", [False, True])
 async def test_the_services_commands_serve_queries_together(kafka_url: str, tmp_path: Path, every: bool) -> None:
     save_catalogue(tmp_path / "catalogue", served(), {})
     (tmp_path / "token").write_text("open sesame\n")

@@ -310,6 +310,7 @@ async def test_above_capacity_workers_fall_back_ask_and_keep_their_throughput(tm
     assert replay(folder / "worker-d0.jsonl", device_core(run.system, run.system.devices[0]).handle, DeviceEvent) == []
 
 
+@pytest.mark.thorough
 async def test_slo_classes_of_one_app_have_workers_and_tables_of_their_own(tmp_path: Path) -> None:
     classed = settings(tmp_path, devices=4, slo_classes_s={"toy": (0.1, 0.4)})
     async with running(classed, MemoryBroker(), catalogue=catalogue()) as run:

@@ -95,6 +95,7 @@ def up(folder: Path, environment: dict[str, str]) -> Iterator[None]:
         assert process.returncode == 0, errors
 
 
+@pytest.mark.thorough
 def test_register_up_infer_is_all_it_takes_and_versions_come_and_go_meanwhile(
     place: tuple[Path, dict[str, str]], made: dict[str, Any]
 ) -> None:
