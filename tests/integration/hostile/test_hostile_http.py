@@ -99,7 +99,7 @@ def test_chunks_without_end_are_refused_at_the_limit_and_nothing_grows(
             one.start()
         most = 0
         statuses = []
-        for _ in range(15):
+        for _ in range(25):
             statuses.append(server.ask())
             most = max(most, server.resident())
             time.sleep(0.1)

@@ -51,25 +51,18 @@ def sums_in(environment: Mapping[str, str]) -> tuple[str, str]:
     return told[0], told[-1]
 
 
-KERNELS = (("Sandybridge", "avx"), ("Haswell", "avx2"), ("SkylakeX", "avx512f"))
-"""Kinds of processors by which OpenBLAS adds up in another order, and what each needs."""
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kernels", "needs"), KERNELS)
+@pytest.mark.parametrize(("kernels", "needs"), [("Sandybridge", "avx"), ("Haswell", "avx2"), ("SkylakeX", "avx512f")])
 def test_other_last_digits_change_no_decision(kernels: str, needs: str) -> None:
-    """Worlds, of some seconds each, by the first kind that is not this processor's; plans and tables by each."""
-    own = {library.get("architecture") for library in threadpool_info()}
-    if kernels in own:
+    """OpenBLAS adds up in another order on each kind of processor."""
+    if kernels in {library.get("architecture") for library in threadpool_info()}:
         pytest.skip(f"{kernels} is what this processor takes anyway, and all other tests with it")
     told = Path("/proc/cpuinfo")
     if not told.exists() or needs not in told.read_text():
         pytest.skip(f"this processor has no {needs}")
     here = Path(__file__)
-    files, chosen = [str(here)], "planners_answer or tables_choose"
-    if kernels == next(kind for kind, _ in KERNELS if kind not in own):
-        files, chosen = [*files, str(here.parents[1] / "test_unequal_worlds.py")], f"as_it_went or {chosen}"
-    again = [sys.executable, "-m", "pytest", "-q", "-k", chosen, *files]
+    files = [str(here), str(here.parents[1] / "test_unequal_worlds.py")]
+    again = [sys.executable, "-m", "pytest", "-q", "-k", "as_it_went or planners_answer or tables_choose", *files]
     other = {**os.environ, "OPENBLAS_CORETYPE": kernels}
     taken, digits = sums_in(other)
     assert taken == kernels and digits != sums_in(os.environ)[1], "it adds up as this process does: nothing is compared"
